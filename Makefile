@@ -1,0 +1,44 @@
+# Every target sets up its own environment in .venv first; later runs reuse it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help test lint types format lock clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+# One stamp file a set of extras; the lock is a constraints file, so it pins exactly what gets installed.
+$(VENV)/.run: pyproject.toml requirements.lock
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint requirements.lock --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(PIP) install --quiet --constraint requirements.lock --editable '.[test,lint]'
+	touch $@
+
+test: $(VENV)/.dev  ## run the whole test suite
+	$(BIN)/python -m pytest -n 2 $(TESTS)
+
+lint: $(VENV)/.dev  ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev  ## check types
+	$(BIN)/mypy
+
+format: $(VENV)/.dev  ## rewrite the code in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock:  ## resolve the newest versions of every dependency into requirements.lock
+	rm -rf .lock-venv && $(PYTHON) -m venv .lock-venv
+	.lock-venv/bin/python -m pip install --quiet '.[prepare,wandb,test,lint]'
+	.lock-venv/bin/python -m pip freeze --exclude metamask_jax > requirements.lock
+	rm -rf .lock-venv
+
+clean:  ## remove the environment and everything generated
+	rm -rf $(VENV) .lock-venv .pytest_cache .mypy_cache .ruff_cache build *.egg-info
