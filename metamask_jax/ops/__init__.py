@@ -1,0 +1,5 @@
+"""Kernels whose implementation is chosen by the platform they are compiled for."""
+
+from metamask_jax.ops.conv import conv2d
+
+__all__ = ["conv2d"]
