@@ -1,0 +1,127 @@
+"""Our own tfds builders, none of which needs TensorFlow, and the options each is made with.
+
+Import `metamask_jax.data.builders.confounded_shapes` or `.tiny_imagenet` to make `tfds.builder(name)` know them. This
+module itself imports neither: the name of a prepared set's folder must be known without paying for tfds.
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import os
+import pathlib
+from typing import Any, Protocol
+
+from metamask_jax.data.errors import DataError
+
+
+class Options(Protocol):
+    """What a builder is made with."""
+
+    @property
+    def config_name(self) -> str:
+        """The tfds config: one name, and so one folder, for one set of pictures."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConfoundedShapesOptions:
+    """Options of `confounded_shapes`.
+
+    Attributes:
+      image_size: Height and width in pixels.
+      strength: Strength of the confounders, from 0 to 1.
+      train_size: Number of training pictures.
+      test_size: Number of test pictures.
+    """
+
+    image_size: int = 32
+    strength: float = 1.0
+    train_size: int = 10_000
+    test_size: int = 2_000
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.strength <= 1:
+            raise DataError(f"strength={self.strength}; expected a number from 0 to 1")
+        for name, least in (("image_size", 16), ("train_size", 1), ("test_size", 1)):
+            if (value := getattr(self, name)) < least:
+                raise DataError(f"{name}={value}; expected at least {least}")
+
+    @property
+    def config_name(self) -> str:
+        """Every option, spelt out."""
+        return f"{self.image_size}px-strength{self.strength:g}-{self.train_size}-{self.test_size}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TinyImagenetOptions:
+    """Options of `tiny_imagenet`.
+
+    Attributes:
+      path: The official zip, or the folder it unpacks to; None downloads it.
+      classes: WordNet ids to keep, such as `("n01443537",)`; empty keeps every class found.
+    """
+
+    path: str | None = None
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.path is not None and not os.path.exists(self.path):
+            raise DataError(f"path={self.path!r} does not exist; expected the zip or folder of Tiny ImageNet")
+
+    @property
+    def config_name(self) -> str:
+        """`full` for the whole official set, else a digest of what was asked for."""
+        if self.path is None and not self.classes:
+            return "full"
+        stamp = () if self.path is None else (os.path.abspath(self.path), os.stat(self.path).st_size)
+        return f"part-{_digest(*stamp, *sorted(self.classes))}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageFolderOptions:
+    """Options of `image_folder`.
+
+    Attributes:
+      path: Folder of pictures, or of `train` and `test` folders of pictures.
+      on_error: What to do with a file that cannot be read: `skip` it with a report, or `refuse` the folder.
+    """
+
+    path: str
+    on_error: str = "skip"
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("skip", "refuse"):
+            raise DataError(f"on_error={self.on_error!r}; expected 'skip' or 'refuse'")
+        if not os.path.isdir(self.path):
+            raise DataError(f"path={self.path!r} is not a folder; expected a folder of pictures")
+
+    @property
+    def config_name(self) -> str:
+        """Changes when a file is added, removed, resized or touched."""
+        root = pathlib.Path(self.path)
+        files = [(str(p.relative_to(root)), p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(root.rglob("*.*"))]
+        return f"{self.on_error}-{_digest(root.resolve(), *files)}"
+
+
+OPTIONS: dict[str, type[Any]] = {
+    "confounded_shapes": ConfoundedShapesOptions,
+    "tiny_imagenet": TinyImagenetOptions,
+    "image_folder": ImageFolderOptions,
+}
+
+
+def make_builder(name: str, options: Options, data_dir: str) -> Any:
+    """Returns the tfds builder of one of our own sets.
+
+    Args:
+      name: A key of `OPTIONS`.
+      options: An instance of `OPTIONS[name]`.
+      data_dir: Where prepared sets live.
+    """
+    cls = importlib.import_module(f"{__name__}.{name}").Builder
+    # tfds refuses a second config object of a name it knows.
+    config = cls.get_builder_config(options.config_name) or cls.Config(name=options.config_name, options=options)
+    return cls(data_dir=data_dir, config=config)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:12]

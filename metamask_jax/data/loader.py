@@ -1,0 +1,154 @@
+"""Batches of a run, and their way to the device ahead of time."""
+
+import atexit
+import functools
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from metamask_jax.data.errors import DataError
+from metamask_jax.data.order import batch_indices, steps_per_epoch
+from metamask_jax.data.sources import Source
+from metamask_jax.data.streams import StreamSource, map_steps
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+_PATIENCE = 10.0  # seconds to wait for a stopped thread to finish the item in hand
+
+
+class Batch(NamedTuple):
+    """One process's slice of a global batch.
+
+    Attributes:
+      step: The step it belongs to.
+      images: uint8 [batch, height, width, 3]; from a `StreamSource` that crops on the host
+        [batch, views, height, width, 3].
+      labels: int32 [batch], -1 where there is none.
+      positions: Positions in the global batch, int32 [batch]: what augmentation keys are folded with.
+      indices: Indices into the source, int64 [batch].
+    """
+
+    step: int
+    images: np.ndarray
+    labels: np.ndarray
+    positions: np.ndarray
+    indices: np.ndarray
+
+
+def batches(
+    source: Source,
+    *,
+    seed: int,
+    start_step: int,
+    batch_size: int,
+    process_index: int,
+    process_count: int,
+    num_steps: int | None = None,
+) -> Iterator[Batch]:
+    """Returns this process's slices of the global batches from a step on.
+
+    Args:
+      source: The pictures.
+      seed: Seed of the run.
+      start_step: The first step, counted over the whole run.
+      batch_size: Global batch size, over all devices and processes.
+      process_index: Which slice.
+      process_count: How many slices.
+      num_steps: How many batches; None goes on for ever.
+
+    Returns:
+      An iterator over batches of `batch_size // process_count`.
+    """
+    if not 0 <= process_index < process_count:
+        raise ValueError(f"{process_index=}; expected 0 to {process_count - 1}")
+    if batch_size % process_count:
+        raise DataError(f"{batch_size=}; expected a multiple of {process_count}, the number of processes")
+    steps_per_epoch(len(source), batch_size)  # refuses a batch larger than the set here, not at the first batch
+    make = functools.partial(
+        _make_batch,
+        source=source,
+        seed=seed,
+        batch_size=batch_size,
+        process_index=process_index,
+        process_count=process_count,
+    )
+    stop = None if num_steps is None else start_step + num_steps
+    if isinstance(source, StreamSource):
+        return map_steps(make, start=start_step, stop=stop, streaming=source.streaming)
+    return map(make, itertools.count(start_step) if stop is None else range(start_step, stop))
+
+
+def _make_batch(
+    step: int, *, source: Source, seed: int, batch_size: int, process_index: int, process_count: int
+) -> Batch:
+    local = batch_size // process_count
+    positions = np.arange(process_index * local, (process_index + 1) * local, dtype=np.int32)
+    indices = batch_indices(seed, step, batch_size, len(source))[positions]
+    if isinstance(source, StreamSource) and source.streaming.views:
+        images, labels = source.gather_crops(indices, seed=seed, step=step, positions=positions)
+    else:
+        images, labels = source.gather(indices)
+    return Batch(step, images, labels, positions, indices)
+
+
+class _Failure(NamedTuple):
+    """How the thread ended."""
+
+    error: BaseException
+
+
+def prefetch(iterator: Iterator[T], *, depth: int, transfer: Callable[[T], U]) -> Iterator[U]:
+    """Yields `transfer(item)` for each item, computed up to `depth` items ahead in a background thread.
+
+    The host's work and the copy to the device then overlap with compute. An exception in the thread is raised in the
+    consumer, in its place in the order. Closing the generator, or dropping it, stops the thread.
+
+    Args:
+      iterator: What to run ahead of; it is used by the thread alone.
+      depth: How many finished items may wait.
+      transfer: What to do with each item, such as putting it on the device.
+    """
+    if depth < 1:
+        raise ValueError(f"{depth=}; expected at least 1")
+    return _prefetch(iterator, depth, transfer)
+
+
+def _prefetch(iterator: Iterator[T], depth: int, transfer: Callable[[T], U]) -> Iterator[U]:
+    # The queue has no bound: the semaphore keeps the thread from running further ahead, and unlike a full queue it can
+    # be released to wake the thread up for its end.
+    results: queue.SimpleQueue[U | _Failure] = queue.SimpleQueue()
+    room, stopped = threading.Semaphore(depth), threading.Event()
+
+    def work() -> None:
+        try:
+            while room.acquire() and not stopped.is_set():
+                results.put(transfer(next(iterator)))
+        except BaseException as e:  # StopIteration too: the consumer tells it apart
+            results.put(_Failure(e))
+        finally:
+            if isinstance(iterator, Generator):
+                iterator.close()
+
+    thread = threading.Thread(target=work, name="prefetch", daemon=True)
+
+    def stop() -> None:
+        stopped.set()
+        room.release()
+        thread.join(_PATIENCE)
+
+    atexit.register(stop)  # a daemon thread that the interpreter kills within XLA can bring the process down
+    thread.start()
+    try:
+        while not isinstance(result := results.get(), _Failure):
+            room.release()
+            yield result
+        if not isinstance(result.error, StopIteration):
+            raise result.error
+    finally:
+        stop()
+        atexit.unregister(stop)

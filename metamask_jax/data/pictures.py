@@ -1,0 +1,83 @@
+"""Encoded pictures to uint8 arrays, on the host."""
+
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from metamask_jax.data.errors import DataError
+
+if TYPE_CHECKING:  # Pillow is imported where a picture is decoded: a cached set needs none
+    from PIL import Image
+
+Box = tuple[float, float, float, float]  # left, upper, right and lower edge in pixels
+
+_TRIES = 10  # a random crop that does not fit is drawn again this often
+
+
+def decode(encoded: bytes, what: str) -> "Image.Image":
+    """Returns a picture in RGB, whatever its mode.
+
+    Args:
+      encoded: Bytes of a PNG, a JPEG or any other file that Pillow reads.
+      what: What to call the picture in an error.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(encoded)) as picture:
+            return picture.convert("RGB")
+    except Exception as e:  # Pillow raises OSError, SyntaxError, ValueError and more, one for each kind of damage
+        raise DataError(f"{what} is not a readable picture ({e})") from e
+
+
+def crop(picture: "Image.Image", box: Box, image_size: int) -> np.ndarray:
+    """Returns a box of a picture resized to uint8 [image_size, image_size, 3], bicubic and anti-aliased."""
+    from PIL import Image
+
+    return np.asarray(picture.resize((image_size, image_size), Image.Resampling.BICUBIC, box=box))
+
+
+def centre_box(size: tuple[int, int], share: float) -> Box:
+    """Returns the centred square of a picture of a width and height, its side a share of the shorter.
+
+    >>> centre_box((40, 20), share=0.5)
+    (15.0, 5.0, 25.0, 15.0)
+    """
+    width, height = size
+    side = min(size) * share
+    left, upper = (width - side) / 2, (height - side) / 2
+    return left, upper, left + side, upper + side
+
+
+def random_box(
+    size: tuple[int, int], uniform: np.ndarray, *, area: tuple[float, float], aspect: tuple[float, float]
+) -> Box:
+    """Returns a box with a random share of the picture's area and a random aspect ratio, at a random place.
+
+    Args:
+      size: Width and height of the picture.
+      uniform: Numbers in [0, 1), [_TRIES, 4]; the first row whose box fits is used.
+      area: Least and greatest share of the area.
+      aspect: Least and greatest width / height, drawn evenly on a logarithmic scale.
+
+    Returns:
+      The box, or if none of the draws fits the largest centred square.
+    """
+    width, height = size
+    shares = area[0] + (area[1] - area[0]) * uniform[:, 0]
+    ratios = aspect[0] * (aspect[1] / aspect[0]) ** uniform[:, 1]
+    widths, heights = np.sqrt(width * height * shares * ratios), np.sqrt(width * height * shares / ratios)
+    fits = np.flatnonzero((widths <= width) & (heights <= height))
+    if not len(fits):
+        return centre_box(size, share=1.0)
+    w, h, (u, v) = widths[fits[0]], heights[fits[0]], uniform[fits[0], 2:]
+    left, upper = float(u * (width - w)), float(v * (height - h))
+    # Rounding must not push the far edge out of the picture: Pillow refuses such a box.
+    return left, upper, min(left + float(w), float(width)), min(upper + float(h), float(height))
+
+
+def uniform_draws(seed: int, step: int, position: int, views: int) -> np.ndarray:
+    """Returns the numbers behind the crops of one example, float64 [views, _TRIES, 4] in [0, 1)."""
+    bits = np.random.Philox(np.random.SeedSequence((seed, step, position))).random_raw(views * _TRIES * 4)
+    return ((bits >> np.uint64(11)) * 2.0**-53).reshape(views, _TRIES, 4)

@@ -1,0 +1,204 @@
+"""Datasets that tfds has prepared in a folder: finding, preparing and reading them.
+
+What is prepared is found by the files alone, without importing tfds, which takes a second; reading imports tfds but
+never TensorFlow; preparing a public set, which needs TensorFlow, happens in a process of its own.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from metamask_jax.data import builders
+from metamask_jax.data.errors import DataError
+
+_NAME = re.compile(r"(?P<base>\w+)(/(?P<config>[\w.+-]+))?(:(?P<version>\d+\.\d+\.\d+))?")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """One prepared dataset.
+
+    Attributes:
+      folder: The folder that holds `dataset_info.json` and the record files.
+      name: The dataset's name, without config and version.
+      splits: Number of examples of each split.
+      fingerprint: Digest of the dataset's description; another one means other data.
+    """
+
+    folder: pathlib.Path
+    name: str
+    splits: dict[str, int]
+    fingerprint: str
+
+
+def find(name: str, data_dir: str) -> Prepared | None:
+    """Returns the newest prepared version of a dataset, or None where there is none.
+
+    Args:
+      name: `name`, `name/config`, and either with `:version`, as tfds spells it.
+      data_dir: Where prepared datasets live.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise DataError(f"{name=}; expected a tfds name such as 'cifar10', 'imagenette/160px-v2' or 'cifar10:3.0.2'")
+    root = pathlib.Path(data_dir) / match["base"]
+    config = match["config"] or _default_config(root)
+    root = root / config if config else root
+    versions = [p for p in root.glob("*.*.*") if _VERSION.fullmatch(p.name) and (p / "dataset_info.json").exists()]
+    if match["version"]:
+        versions = [p for p in versions if p.name == match["version"]]
+    if not versions:
+        return None
+    folder = max(versions, key=lambda p: tuple(map(int, p.name.split("."))))
+    return _describe(folder, match["base"])
+
+
+def _default_config(root: pathlib.Path) -> str | None:
+    """Returns the config which tfds noted as the default when it prepared the first."""
+    path = root / ".config" / "metadata.json"
+    return json.loads(path.read_text())["default_config_name"] if path.exists() else None
+
+
+def _describe(folder: pathlib.Path, name: str) -> Prepared:
+    text = (folder / "dataset_info.json").read_bytes()
+    info = json.loads(text)
+    if info.get("fileFormat") != "array_record":
+        raise DataError(
+            f"{folder} holds {info.get('fileFormat', 'tfrecord')!r} files; expected 'array_record', which can be read "
+            f"at random: move the folder away and run `{command(name, folder.parent.parent)}`"
+        )
+    splits = {s["name"]: sum(map(int, s.get("shardLengths", ()))) for s in info["splits"]}
+    return Prepared(folder, name, splits, hashlib.sha256(text).hexdigest()[:8])
+
+
+def command(name: str, data_dir: str | pathlib.Path) -> str:
+    """Returns the command that prepares a public dataset."""
+    return f"python -m metamask_jax.data.prepared {name} --data_dir={data_dir}"
+
+
+def prepare_own(name: str, options: builders.Options, data_dir: str) -> None:
+    """Prepares one of our own datasets, with tfds' progress bar."""
+    builders.make_builder(name, options, data_dir).download_and_prepare()
+
+
+def prepare_public(name: str, data_dir: str) -> None:
+    """Prepares a public tfds dataset in another process, so that TensorFlow never enters this one."""
+    if importlib.util.find_spec("tensorflow") is None:
+        raise DataError(
+            f"{name!r} is not prepared in data_dir={data_dir!r} and preparing it needs TensorFlow, once: run "
+            f"`pip install 'metamask_jax[prepare]'` and `{command(name, data_dir)}`, or copy the folder of a prepared "
+            f"{name!r} there"
+        )
+    done = subprocess.run([sys.executable, "-m", __name__, name, f"--data_dir={data_dir}"], check=False)
+    if done.returncode:
+        raise DataError(f"preparing {name!r} in data_dir={data_dir!r} failed for the reason printed above")
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """Which features of a record are the picture, its label, and other numbers.
+
+    Attributes:
+      image_key: Feature that holds the encoded picture.
+      image_size: Height and width, None where they vary.
+      label_key: Feature that holds the class, None without labels.
+      class_names: Names of the classes.
+      factors: NumPy type of every other feature that is one number, by name.
+    """
+
+    image_key: str
+    image_size: tuple[int, int] | None
+    label_key: str | None
+    class_names: tuple[str, ...]
+    factors: dict[str, np.dtype]
+
+
+class Records:
+    """The records of one split, read at random; opened on first use, so that it can be sent to another process."""
+
+    def __init__(self, prepared: Prepared, split: str) -> None:
+        self.prepared, self.split = prepared, split
+        self._opened: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"prepared": self.prepared, "split": self.split, "_opened": None}
+
+    def _open(self) -> tuple[Any, Any]:
+        if self._opened is None:
+            import tensorflow_datasets as tfds
+
+            builder = tfds.builder_from_directory(self.prepared.folder)
+            raw = tfds.decode.DeserializeMethod.RAW_BYTES
+            try:
+                source = builder.as_data_source(self.split, deserialize_method=raw)
+            except Exception as e:  # tfds raises a different type for each way a split can be wrong
+                reason = str(e).splitlines()[0]
+                raise DataError(
+                    f"split={self.split!r}; expected one of {', '.join(map(repr, self.prepared.splits))} of "
+                    f"{self.prepared.name!r}, or a slice of one such as 'train[:10%]' ({reason})"
+                ) from e
+            self._opened = builder.info, source
+        return self._opened
+
+    @property
+    def features(self) -> Features:
+        """What the records hold."""
+        import tensorflow_datasets as tfds
+
+        info = self._open()[0]
+        kinds = dict(info.features.items())
+        image_keys = [k for k, kind in kinds.items() if isinstance(kind, tfds.features.Image)]
+        label_keys = [k for k, kind in kinds.items() if isinstance(kind, tfds.features.ClassLabel)]
+        supervised = info.supervised_keys or ("image", "label")
+        image_keys, label_keys = ([k for k in keys if k in supervised] or keys for keys in (image_keys, label_keys))
+        if not image_keys:
+            raise DataError(f"{self.prepared.name!r} holds no pictures; it has {', '.join(kinds)}")
+        label_key = label_keys[0] if label_keys else None
+        factors = {
+            k: np.dtype(kind.np_dtype)
+            for k, kind in kinds.items()
+            if k not in (image_keys[0], label_key) and kind.shape == () and np.dtype(kind.np_dtype).kind in "iufb"
+        }
+        names = tuple(kinds[label_key].names) if label_key else ()
+        height, width = kinds[image_keys[0]].shape[:2]
+        return Features(image_keys[0], (height, width) if height and width else None, label_key, names, factors)
+
+    def __len__(self) -> int:
+        return len(self._open()[1])
+
+    def read(self, indices: Iterable[int]) -> list[Any]:
+        """Returns the features of records, each a mapping from name to a protocol buffer list of values."""
+        from tensorflow_datasets.proto import tf_example_pb2
+
+        records = self._open()[1].__getitems__([int(i) for i in indices])
+        return [tf_example_pb2.Example.FromString(record).features.feature for record in records]
+
+
+def main() -> None:
+    """Prepares a public dataset; the only code of the package that runs TensorFlow."""
+    parser = argparse.ArgumentParser(description="Download a public dataset and write it for random access.")
+    parser.add_argument("name", help="tfds name, such as cifar10")
+    parser.add_argument("--data_dir", required=True, help="where prepared datasets live")
+    args = parser.parse_args()
+    import tensorflow_datasets as tfds
+
+    try:
+        tfds.builder(args.name, data_dir=args.data_dir, file_format="array_record").download_and_prepare()
+    except Exception as e:
+        reason = " ".join(str(e).split())
+        sys.exit(f"{type(e).__name__}: {reason}\nA file downloaded by hand goes to {args.data_dir}/downloads/manual.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Where the pictures come from: `open_source`.
+
+A set of one fixed size becomes an array in memory-mapped storage, decoded once (`arrays`); a set of many sizes is
+decoded, cropped and resized each time a picture is asked for (`streams`).
+"""
+
+import dataclasses
+import os
+from typing import Any
+
+import numpy as np
+
+from metamask_jax.data import arrays, builders, prepared
+from metamask_jax.data.arrays import ArraySource
+from metamask_jax.data.errors import DataError
+from metamask_jax.data.streams import Streaming, StreamSource
+
+Source = ArraySource | StreamSource
+
+_ROLES = {"pretrain": ("unlabelled", "train"), "train": ("train",), "test": ("test", "validation")}
+_ROLES_OF = {"imagenet2012": {"test": ("validation",)}}  # its own test split carries no labels
+_CHUNK = 1000  # pictures counted at a time
+
+
+def open_source(name: str, *, split: str, data_dir: str, size: int | None = None, **options: Any) -> Source:
+    """Opens a set of pictures, preparing it first where that is possible.
+
+    Args:
+      name: One of our own sets (`confounded_shapes`, `tiny_imagenet`, `image_folder`) or any tfds name of a set of
+        labelled or unlabelled pictures.
+      split: `pretrain` (what to learn representations from), `train` and `test` (what to evaluate them on), or any
+        split of the set as tfds writes it, such as `train[:10%]`.
+      data_dir: Where prepared sets live; they and the decoded arrays are written there.
+      size: Keep only the first `size` pictures.
+      **options: Options of our own sets (see `builders.OPTIONS`), and of sets of many sizes (see `streams.Streaming`).
+
+    Returns:
+      An `ArraySource`, or for a set of many sizes a `streams.StreamSource`.
+    """
+    data_dir = os.path.abspath(os.path.expanduser(data_dir))
+    own_options, streaming = _sort_options(name, options)
+    found = _find_or_prepare(name, data_dir, own_options)
+    split = _split_of_role(found, split)
+    source = _open(found, split, data_dir, streaming)
+    if size is not None and not 1 <= size <= len(source):
+        raise DataError(f"{size=}; expected 1 to {len(source)}, the number of pictures in {split!r} of {name!r}")
+    return source if size is None else source.first(size)
+
+
+def _sort_options(name: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Splits options into those of our own builder and those of streaming."""
+    own = {f.name for f in dataclasses.fields(builders.OPTIONS[name])} if name in builders.OPTIONS else set()
+    streaming = {f.name for f in dataclasses.fields(Streaming)}
+    for option in options:
+        if option not in own | streaming:
+            raise DataError(
+                f"{option!r} is no option of {name!r}; expected one of {', '.join(sorted(own | streaming))}"
+            )
+    return (
+        {key: value for key, value in options.items() if key in own},
+        {key: value for key, value in options.items() if key not in own},
+    )
+
+
+def _open(found: prepared.Prepared, split: str, data_dir: str, streaming: dict[str, Any]) -> Source:
+    """Opens a split: from the decoded arrays if they are there, else by its records."""
+    folder = arrays.cache_folder(found, split, data_dir)
+    if folder.exists():
+        return _fixed(arrays.load(folder, found.name), streaming)
+    records = prepared.Records(found, split)
+    features = records.features
+    if features.image_size is not None:
+        return _fixed(arrays.decode(records, features.image_size, folder), streaming)
+    if "image_size" not in streaming:
+        raise DataError(f"image_size is not set; {found.name!r} has pictures of many sizes, which need one to come to")
+    return StreamSource(
+        name=found.name,
+        records=records,
+        size=len(records),
+        image_key=features.image_key,
+        label_key=features.label_key,
+        num_classes=len(features.class_names),
+        class_names=features.class_names,
+        streaming=Streaming(**streaming),
+    )
+
+
+def _fixed(source: ArraySource, streaming: dict[str, Any]) -> ArraySource:
+    """Returns the source if nothing was asked of it that only a set of many sizes can give."""
+    size = source.images.shape[1]
+    if wrong := {key: value for key, value in streaming.items() if (key, value) != ("image_size", size)}:
+        key, value = next(iter(wrong.items()))
+        raise DataError(f"{key}={value!r}; {source.name!r} has pictures of one size, {size}, which are not cropped")
+    return source
+
+
+def _find_or_prepare(name: str, data_dir: str, options: dict[str, Any]) -> prepared.Prepared:
+    """Returns the prepared dataset; `options` are those of our own builder, none for a public set."""
+    if name in builders.OPTIONS:
+        own = builders.OPTIONS[name](**options)
+        full_name = f"{name}/{own.config_name}"
+        if (found := prepared.find(full_name, data_dir)) is None:
+            prepared.prepare_own(name, own, data_dir)
+            found = prepared.find(full_name, data_dir)
+    elif (found := prepared.find(name, data_dir)) is None:
+        prepared.prepare_public(name, data_dir)
+        found = prepared.find(name, data_dir)
+    if found is None:
+        raise DataError(f"{name!r} was prepared but is not in {data_dir!r}")
+    return found
+
+
+def _split_of_role(found: prepared.Prepared, split: str) -> str:
+    """Returns the tfds split of a role; what is no role is taken for a tfds split."""
+    candidates = (_ROLES | _ROLES_OF.get(found.name, {})).get(split, (split,))
+    present = [candidate for candidate in candidates if candidate in found.splits]
+    if split in _ROLES and not present:
+        raise DataError(f"{split=}; {found.name!r} has only {', '.join(map(repr, found.splits))}")
+    return present[0] if present else split
+
+
+def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns mean and standard deviation of each channel, float64 [3], of uint8 images scaled to [0, 1].
+
+    >>> mean, std = channel_statistics(np.array([0, 255], np.uint8).reshape(2, 1, 1, 1).repeat(3, axis=-1))
+    >>> mean.tolist(), std.tolist()
+    ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
+    """
+    counts = np.zeros((3, 256), np.int64)
+    for start in range(0, len(images), _CHUNK):  # counting whole numbers is exact, and needs no float copy of the set
+        for channel in range(3):
+            counts[channel] += np.bincount(images[start : start + _CHUNK, ..., channel].ravel(), minlength=256)
+    frequencies, values = counts / counts.sum(axis=1, keepdims=True), np.arange(256) / 255
+    mean = frequencies @ values
+    return mean, np.sqrt((frequencies * (values - mean[:, None]) ** 2).sum(axis=1))

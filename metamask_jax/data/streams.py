@@ -1,0 +1,158 @@
+"""Sets of pictures of many sizes, decoded and cropped on the host each time they are asked for."""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from metamask_jax.data import pictures
+from metamask_jax.data.errors import DataError
+from metamask_jax.data.prepared import Records
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Streaming:
+    """How pictures of many sizes are brought to one.
+
+    Attributes:
+      image_size: Height and width of what comes out.
+      views: Random resized crops of each picture in a batch; 0 leaves the cropping to the device, which then gets
+        the centred square.
+      centre: Side of the centred square as a share of the shorter side.
+      area: Least and greatest share of the area in a random crop.
+      aspect: Least and greatest width / height of a random crop.
+      threads: Batches worked on at a time in each process.
+      processes: Processes that decode; 0 decodes in the threads of this one.
+    """
+
+    image_size: int
+    views: int = 0
+    centre: float = 1.0
+    area: tuple[float, float] = (0.08, 1.0)
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    threads: int = 4
+    processes: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("image_size", 1), ("views", 0), ("threads", 1), ("processes", 0)):
+            if (value := getattr(self, name)) < least:
+                raise DataError(f"{name}={value}; expected at least {least}")
+        if not 0 < self.centre <= 1:
+            raise DataError(f"centre={self.centre}; expected more than 0 and at most 1")
+        if not 0 < self.area[0] <= self.area[1] <= 1:
+            raise DataError(f"area={self.area}; expected 0 < least <= greatest <= 1")
+        if not 0 < self.aspect[0] <= self.aspect[1]:
+            raise DataError(f"aspect={self.aspect}; expected 0 < least <= greatest")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StreamSource:
+    """A set of pictures of many sizes.
+
+    Attributes:
+      name: The dataset's name.
+      records: The encoded pictures.
+      size: How many of them are used.
+      image_key: Feature that holds the picture.
+      label_key: Feature that holds the label, None without labels.
+      num_classes: Number of classes, 0 without labels.
+      class_names: Their names.
+      factors: Empty: of a large set only pictures and labels are read.
+      streaming: How the pictures are brought to one size.
+    """
+
+    name: str
+    records: Records
+    size: int
+    image_key: str
+    label_key: str | None
+    num_classes: int
+    class_names: tuple[str, ...]
+    streaming: Streaming
+    factors: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Decodes pictures and resizes their centred squares.
+
+        Args:
+          indices: Which pictures, int [batch].
+
+        Returns:
+          Images uint8 [batch, image_size, image_size, 3] and labels int32 [batch].
+        """
+        decoded, labels = self._decode(indices)
+        boxes = [pictures.centre_box(picture.size, self.streaming.centre) for picture in decoded]
+        images = [pictures.crop(p, box, self.streaming.image_size) for p, box in zip(decoded, boxes, strict=True)]
+        return np.stack(images), labels
+
+    def gather_crops(
+        self, indices: np.ndarray, *, seed: int, step: int, positions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Decodes pictures and draws `streaming.views` random resized crops of each.
+
+        Args:
+          indices: Which pictures, int [batch].
+          seed: Seed of the run.
+          step: Step of the run.
+          positions: Positions in the global batch, int [batch]; a crop is a function of these, seed and step.
+
+        Returns:
+          Images uint8 [batch, views, image_size, image_size, 3] and labels int32 [batch].
+        """
+        options = self.streaming
+        decoded, labels = self._decode(indices)
+        images = np.empty((len(indices), options.views, options.image_size, options.image_size, 3), np.uint8)
+        for n, (picture, position) in enumerate(zip(decoded, positions, strict=True)):
+            draws = pictures.uniform_draws(seed, step, int(position), options.views)
+            for view, uniform in enumerate(draws):
+                box = pictures.random_box(picture.size, uniform, area=options.area, aspect=options.aspect)
+                images[n, view] = pictures.crop(picture, box, options.image_size)
+        return images, labels
+
+    @functools.cached_property
+    def labels(self) -> np.ndarray:
+        """Labels int32 [size]; the first use reads the whole set."""
+        chunks = (range(start, min(start + 1000, self.size)) for start in range(0, self.size, 1000))
+        return np.concatenate([self._labels(self.records.read(chunk)) for chunk in chunks])
+
+    def first(self, size: int) -> "StreamSource":
+        """Returns the source of the first `size` pictures."""
+        return dataclasses.replace(self, size=size)
+
+    def _decode(self, indices: np.ndarray) -> tuple[list[Any], np.ndarray]:
+        features = self.records.read(indices)
+        what = f"of {self.records.split!r} of {self.name!r}"
+        decoded = [
+            pictures.decode(f[self.image_key].bytes_list.value[0], f"picture {i} {what}")
+            for i, f in zip(indices, features, strict=True)
+        ]
+        return decoded, self._labels(features)
+
+    def _labels(self, features: list[Any]) -> np.ndarray:
+        if self.label_key is None:
+            return np.full(len(features), -1, np.int32)
+        return np.array([f[self.label_key].int64_list.value[0] for f in features], np.int32)
+
+
+def map_steps(make: Callable[[int], T], *, start: int, stop: int | None, streaming: Streaming) -> Iterator[T]:
+    """Yields `make(step)` for each step in order, computed ahead by grain's threads or processes."""
+    import grain
+
+    steps = grain.MapDataset.range(start, sys.maxsize if stop is None else stop).map(make)
+    options = grain.ReadOptions(num_threads=streaming.threads, prefetch_buffer_size=streaming.threads)
+    dataset = steps.to_iter_dataset(options)
+    if streaming.processes:
+        dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=streaming.processes))
+    iterator = iter(dataset)
+    try:
+        yield from iterator
+    finally:
+        iterator.close()
