@@ -237,7 +237,9 @@ def _contrast(
     candidates = candidates.reshape(-1, dim)
     if bank is not None:
         if bank.ndim != 2 or bank.shape[1] != dim:
-            raise ValueError(f"bank.shape={bank.shape}; expected [size, {dim}] to go with z.shape={(views, batch, dim)}")
+            raise ValueError(
+                f"bank.shape={bank.shape}; expected [size, {dim}] to go with z.shape={(views, batch, dim)}"
+            )
         candidates = jnp.concatenate([candidates, lax.stop_gradient(_unit_norm(bank.astype(z.dtype)))])
         candidate_image = jnp.concatenate([candidate_image, jnp.full(len(bank), -1)])
     count = len(candidates) - views
