@@ -1,0 +1,90 @@
+"""Encoders and heads, as Flax Linen modules.
+
+All are called as `module.apply(variables, x, train=...)`, with `mutable=["batch_stats"]` when training, and give
+float32 features `[batch, module.features]`. BatchNorm statistics are those of one call, so whoever has several views
+calls an encoder once for each.
+"""
+
+from collections.abc import Callable
+
+from jax.typing import DTypeLike
+
+from metamask_jax.models.conv import AlexNet
+from metamask_jax.models.heads import ProjectionHead, predictor
+from metamask_jax.models.layers import count_parameters, parameter_table
+from metamask_jax.models.resnet import ResNet
+
+__all__ = [
+    "ENCODERS",
+    "STEMS",
+    "AlexNet",
+    "Encoder",
+    "ProjectionHead",
+    "ResNet",
+    "count_parameters",
+    "make_encoder",
+    "parameter_table",
+    "predictor",
+]
+
+Encoder = AlexNet | ResNet
+
+
+def _alexnet(*, with_dense: bool) -> Callable[..., AlexNet]:
+    def build(*, width: float, stem: str, image_size: int, dtype: DTypeLike, axis_name: str | None) -> AlexNet:
+        return AlexNet(with_dense, width, stem, image_size, dtype, axis_name)
+
+    return build
+
+
+def _resnet(*blocks: int, bottleneck: bool) -> Callable[..., ResNet]:
+    def build(*, width: float, stem: str, image_size: int, dtype: DTypeLike, axis_name: str | None) -> ResNet:
+        del image_size  # ends in a global pool: any size will do
+        return ResNet(blocks, bottleneck, width, stem, dtype, axis_name)
+
+    return build
+
+
+ENCODERS: dict[str, Callable[..., Encoder]] = {
+    "conv": _alexnet(with_dense=False),
+    "fc": _alexnet(with_dense=True),
+    "resnet18": _resnet(2, 2, 2, 2, bottleneck=False),
+    "resnet34": _resnet(3, 4, 6, 3, bottleneck=False),
+    "resnet50": _resnet(3, 4, 6, 3, bottleneck=True),
+}
+STEMS = ("cifar", "imagenet")
+
+
+def make_encoder(
+    name: str, *, width: float, stem: str, image_size: int, dtype: DTypeLike, axis_name: str | None
+) -> Encoder:
+    """Builds an encoder by name.
+
+    Example:
+        >>> make_encoder("resnet18", width=1, stem="cifar", image_size=32, dtype="float32", axis_name=None).features
+        512
+
+    Args:
+        name: a key of `ENCODERS`.
+        width: multiplier of all channel counts.
+        stem: `"cifar"` for the first layer made for small images, `"imagenet"` for the original one.
+        image_size: height and width of the images.
+        dtype: what to compute in (`"float32"`, `"bfloat16"`); parameters and BatchNorm statistics are float32.
+        axis_name: mapped axis over which BatchNorm statistics are synchronised, or None for one device.
+
+    Returns:
+        A Linen module.
+
+    Raises:
+        ValueError: if a value is not one of those allowed.
+    """
+    if name not in ENCODERS:
+        raise ValueError(f"name={name!r}; expected one of {', '.join(map(repr, ENCODERS))}")
+    if stem not in STEMS:
+        raise ValueError(f"stem={stem!r}; expected one of {', '.join(map(repr, STEMS))}")
+    if width <= 0:
+        raise ValueError(f"width={width!r}; expected a positive number")
+    smallest = 63 if stem == "imagenet" and name in ("conv", "fc") else 32
+    if image_size < smallest:
+        raise ValueError(f"image_size={image_size!r}; expected at least {smallest} for {name!r} with stem={stem!r}")
+    return ENCODERS[name](width=width, stem=stem, image_size=image_size, dtype=dtype, axis_name=axis_name)

@@ -1,0 +1,77 @@
+"""AlexNet's convolutions (`conv`), and with two dense layers (`fc`), for images of any usual size.
+
+Kernels are initialised uniformly in +-1/sqrt(fan_in), PyTorch's default, as the AlexNets of contrastive multiview
+coding are.
+"""
+
+from functools import partial
+
+import jax
+from flax import linen as nn
+from jax.typing import DTypeLike
+
+from metamask_jax.models.layers import Conv, as_output, batch_norm, dense, max_pool, scaled, torch_uniform
+
+_DENSE = 4096
+
+
+class AlexNet(nn.Module):
+    """Five convolutions, BatchNorm and ReLU after each, then the mean over pixels or two dense layers.
+
+    Attributes:
+        with_dense: whether two dense layers of `4096 * width`, with BatchNorm and ReLU, follow the flattened map.
+        width: multiplier of all channel counts (contrastive multiview coding uses 0.5).
+        stem: `"imagenet"` for the original first layer (11x11, stride 4), `"cifar"` for one that brings a small image
+            to 32x32 (stride 1 from 32 pixels, 2 from 64, 3 from 96).
+        image_size: height and width of the images.
+        dtype: what to compute in; parameters and BatchNorm statistics are float32.
+        axis_name: mapped axis over which BatchNorm statistics are synchronised, if any.
+    """
+
+    with_dense: bool
+    width: float
+    stem: str
+    image_size: int
+    dtype: DTypeLike
+    axis_name: str | None
+
+    @property
+    def features(self) -> int:
+        """Length of the representation."""
+        return scaled(_DENSE if self.with_dense else 256, self.width)
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        """Encodes images.
+
+        Args:
+            x: one view `[batch, image_size, image_size, channels]`, any number of channels.
+            train: whether BatchNorm uses the batch's statistics (and updates the running ones).
+
+        Returns:
+            `[batch, features]` in float32.
+        """
+        if x.shape[1:3] != (self.image_size, self.image_size):
+            raise ValueError(f"x.shape={x.shape}; expected images of {self.image_size}x{self.image_size}")
+        norm = partial(batch_norm, train=train, dtype=self.dtype, axis_name=self.axis_name)
+        stem = (11, 4, 2) if self.stem == "imagenet" else _small_stem(self.image_size)
+        layers = [(96, *stem), (256, 5, 1, 2), (384, 3, 1, 1), (384, 3, 1, 1), (256, 3, 1, 1)]
+        for i, (channels, window, stride, padding) in enumerate(layers, start=1):
+            channels = scaled(channels, self.width)
+            x = Conv(channels, window, stride, padding, torch_uniform, self.dtype, name=f"conv{i}")(x)
+            x = nn.relu(norm(name=f"bn{i}")(x))
+            if i in (1, 2, 5):
+                x = max_pool(x, window=3, stride=2, padding=0)
+        if not self.with_dense:
+            return as_output(x).mean((1, 2))
+        x = x.reshape(x.shape[0], -1)
+        for i in (6, 7):
+            x = dense(self.features, dtype=self.dtype, name=f"fc{i}")(x)
+            x = nn.relu(norm(name=f"bn{i}")(x))
+        return as_output(x)
+
+
+def _small_stem(image_size: int) -> tuple[int, int, int]:
+    """Window, stride and padding of a first convolution that leaves about 32x32 pixels."""
+    stride = max(1, image_size // 32)
+    return 2 * stride + 1, stride, stride

@@ -1,0 +1,129 @@
+"""Layers the encoders and heads are made of: convolution, BatchNorm, dense layer and pooling, as PyTorch has them."""
+
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+from jax.nn import initializers
+from jax.typing import DTypeLike
+
+from metamask_jax.ops import conv2d
+
+Initializer = initializers.Initializer
+
+# He et al.'s, in the fan-out form of torchvision's ResNets.
+kaiming_normal = initializers.variance_scaling(2.0, "fan_out", "normal")
+# PyTorch's default for convolutions and linear layers: uniform in +-1/sqrt(fan_in).
+torch_uniform = initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+
+
+def scaled(channels: int, width: float) -> int:
+    """Number of channels of a layer under a width multiplier."""
+    return max(1, round(channels * width))
+
+
+def as_output(x: jax.Array) -> jax.Array:
+    """Features leave a module in at least float32, whatever it computes in: losses need the precision."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+class Conv(nn.Module):
+    """Convolution without bias (a BatchNorm follows), on `ops.conv2d`.
+
+    Attributes:
+        features: number of output channels.
+        window: height and width of the kernel.
+        stride: vertical and horizontal step.
+        padding: zeros on each side.
+        kernel_init: initialiser of the kernel `[window, window, in, features]`.
+        dtype: what to compute in; the kernel itself is float32.
+    """
+
+    features: int
+    window: int
+    stride: int
+    padding: int
+    kernel_init: Initializer
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Convolves `x` `[batch, height, width, in]`."""
+        kernel = self.param("kernel", self.kernel_init, (self.window, self.window, x.shape[-1], self.features))
+        pad = (self.padding, self.padding)
+        strides = (self.stride, self.stride)
+        return conv2d(x.astype(self.dtype), kernel.astype(self.dtype), strides=strides, padding=(pad, pad))
+
+
+def batch_norm(*, train: bool, dtype: DTypeLike, axis_name: str | None, name: str) -> nn.BatchNorm:
+    """BatchNorm with PyTorch's constants, synchronised over `axis_name` if given.
+
+    PyTorch's momentum 0.1 is the weight of the new value, Flax's 0.9 that of the old one. Statistics are kept and
+    computed in float32 under any `dtype`. The running variance is the biased one (divided by n), as the normalisation
+    uses it; PyTorch keeps the unbiased one, so its running variance is larger by n/(n-1).
+    """
+    return nn.BatchNorm(
+        use_running_average=not train,
+        momentum=0.9,
+        epsilon=1e-5,
+        dtype=dtype,
+        axis_name=axis_name,
+        # E[x^2] - E[x]^2 loses all digits of a feature that hardly varies, and its gradient with them.
+        use_fast_variance=False,
+        name=name,
+    )
+
+
+def dense(features: int, *, dtype: DTypeLike, name: str) -> nn.Dense:
+    """Linear layer with bias; weights as PyTorch's default, bias zero."""
+    return nn.Dense(features, dtype=dtype, kernel_init=torch_uniform, name=name)
+
+
+def max_pool(x: jax.Array, *, window: int, stride: int, padding: int) -> jax.Array:
+    """Maximum over square windows of `x` `[batch, height, width, channels]`.
+
+    Written as elementwise maxima of strided slices, first of rows, then of columns: its derivatives are cheap on a
+    CPU, where those of XLA's window reduction are slow, and exist to any order.
+    """
+    pad = (padding, padding)
+    x = jnp.pad(x, ((0, 0), pad, pad, (0, 0)), constant_values=-jnp.inf)
+    for axis in (1, 2):
+        steps = (x.shape[axis] - window) // stride
+        views = [lax.slice_in_dim(x, i, i + steps * stride + 1, stride, axis) for i in range(window)]
+        x = reduce(jnp.maximum, views)
+    return x
+
+
+def count_parameters(params: Any) -> dict[str, int]:
+    """Counts the numbers in each top-level part of a parameter pytree.
+
+    Example:
+        >>> count_parameters({"encoder": {"kernel": jnp.zeros((3, 4))}, "mask": jnp.zeros(5)})
+        {'encoder': 12, 'mask': 5}
+
+    Args:
+        params: mapping of part names to pytrees of arrays (or of `jax.ShapeDtypeStruct`).
+
+    Returns:
+        Number of parameters of each part, in the order of `params`.
+    """
+    return {part: sum(leaf.size for leaf in jax.tree.leaves(tree)) for part, tree in params.items()}
+
+
+def parameter_table(params: Any) -> str:
+    """Lays out the counts of `count_parameters` and their total, one line a part.
+
+    Example:
+        >>> print(parameter_table({"encoder": jnp.zeros((3, 400)), "mask": jnp.zeros(5)}))
+        encoder  1,200
+        mask         5
+        total    1,205
+    """
+    counts = count_parameters(params)
+    rows = [*counts.items(), ("total", sum(counts.values()))]
+    left = max(len(part) for part, _ in rows)
+    right = max(len(f"{count:,}") for _, count in rows)
+    return "\n".join(f"{part:<{left}}  {count:>{right},}" for part, count in rows)
