@@ -1,0 +1,183 @@
+"""Pixel operations of the augmentations: an image and drawn parameters in, an image out.
+
+Images here are planar, float32 `[3, height, width]` in [0, 1]: with whole rows contiguous the compiler vectorises
+every operation. Nothing branches on a drawn parameter, so that all of it maps over a batch at full speed; instead each
+operation has a neutral parameter (a factor of 1, a shift of 0, ...) that makes it the identity.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+
+# sRGB primaries to XYZ, divided by the D65 white point, so that white is (1, 1, 1).
+_RGB_TO_XYZ = np.array(
+    [[0.412453, 0.357580, 0.180423], [0.212671, 0.715160, 0.072169], [0.019334, 0.119193, 0.950227]]
+) / np.array([[0.95047], [1.0], [1.08883]])
+_ROOT_TO_LAB = np.array([[0.0, 116.0, 0.0], [500.0, -500.0, 0.0], [0.0, 200.0, -200.0]])
+# The resampling matmuls must not fall to bfloat16 or TF32, whose rounding is a whole grey level.
+_PRECISION = jax.lax.Precision.HIGHEST
+# Where every value is read many times: otherwise the compiler fuses, and computes it anew for each reader.
+_materialize = jax.lax.optimization_barrier
+
+
+def _triangle(x: jax.Array) -> jax.Array:
+    return jnp.maximum(1.0 - jnp.abs(x), 0.0)
+
+
+def _cubic(x: jax.Array) -> jax.Array:
+    """Keys' cubic convolution kernel with a = -1/2."""
+    x = jnp.abs(x)
+    near = (1.5 * x - 2.5) * x * x + 1.0
+    far = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+    return jnp.where(x < 1.0, near, jnp.where(x < 2.0, far, 0.0))
+
+
+FILTERS = {"bilinear": _triangle, "bicubic": _cubic}
+
+
+def resample_matrix(
+    start: jax.Array | int, extent: jax.Array | int, *, size: int, out: int, interpolation: str
+) -> jax.Array:
+    """Returns the `[out, size]` matrix that cuts pixels `start : start + extent` out of a line and resizes them.
+
+    One axis of a separable, antialiased resize as Pillow defines it: the filter widens when shrinking, and pixels
+    outside the cut never contribute.
+
+    Args:
+        start: first pixel of the cut.
+        extent: length of the cut in pixels.
+        size: length of the line.
+        out: length of the result.
+        interpolation: a key of `FILTERS`.
+    """
+    scale = jnp.asarray(extent, jnp.float32) / out
+    centers = start + (jnp.arange(out, dtype=jnp.float32) + 0.5) * scale
+    pixels = jnp.arange(size, dtype=jnp.float32) + 0.5
+    weights = FILTERS[interpolation]((pixels - centers[:, None]) / jnp.maximum(scale, 1.0))
+    weights = jnp.where((pixels > start) & (pixels < start + extent), weights, 0.0)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def resample(image: jax.Array, rows: jax.Array, columns: jax.Array) -> jax.Array:
+    """Resizes along both axes.
+
+    Args:
+        image: uint8 `[height, width, 3]`.
+        rows: `[out, height]` from `resample_matrix`.
+        columns: `[out, width]` from `resample_matrix`.
+
+    Returns:
+        Planar image `[3, out, out]`; the overshoot of a cubic filter is clipped.
+    """
+    height, width, channels = image.shape
+    out = rows.shape[0]
+    # Two plain matmuls with one transpose between them, rather than einsums that would transpose twice.
+    lines = jnp.matmul(rows, image.reshape(height, width * channels).astype(jnp.float32), precision=_PRECISION)
+    planes = lines.reshape(out, width, channels).transpose(2, 0, 1).reshape(channels * out, width)
+    planes = jnp.matmul(planes, columns.T, precision=_PRECISION).reshape(channels, out, columns.shape[0])
+    return jnp.clip(planes / 255.0, 0.0, 1.0)
+
+
+def greyscale(image: jax.Array) -> jax.Array:
+    """Luma `[height, width]` of a planar image."""
+    red, green, blue = image
+    return 0.299 * red + 0.587 * green + 0.114 * blue  # ITU-R BT.601, as Pillow and torchvision
+
+
+def _blend(image: jax.Array, other: jax.Array, factor: jax.Array) -> jax.Array:
+    """`image` at factor 1, `other` at factor 0, and beyond: the one formula of three of the colour adjustments."""
+    return jnp.clip(factor * image + (1.0 - factor) * other, 0.0, 1.0)
+
+
+def adjust_saturation(image: jax.Array, factor: jax.Array) -> jax.Array:
+    """Blends with the image's own greyscale; factor 0 is greyscale, 1 the identity."""
+    return _blend(image, greyscale(image), factor)
+
+
+def adjust_hue(image: jax.Array, shift: jax.Array) -> jax.Array:
+    """Turns the hue of HSV by `shift` of a full circle."""
+    red, green, blue = image
+    value = jnp.maximum(jnp.maximum(red, green), blue)
+    chroma = value - jnp.minimum(jnp.minimum(red, green), blue)
+    inverse = 1.0 / jnp.where(chroma > 0.0, chroma, 1.0)
+    sextant = jnp.where(
+        value == red,
+        (green - blue) * inverse,
+        jnp.where(value == green, (blue - red) * inverse + 2.0, (red - green) * inverse + 4.0),
+    )
+    # Each channel is the same trapezoid wave of the hue, a third of a circle apart.
+    phase = sextant + 6.0 * shift + jnp.array([5.0, 3.0, 1.0])[:, None, None]
+    phase = phase - 6.0 * jnp.floor(phase / 6.0)
+    return value - chroma * jnp.clip(jnp.minimum(phase, 4.0 - phase), 0.0, 1.0)
+
+
+def color_jitter(image: jax.Array, factors: jax.Array, order: jax.Array) -> jax.Array:
+    """Brightness, contrast, saturation and hue adjusted in a given order, clipped after each.
+
+    Brightness, contrast and saturation are one blend, with black, the mean grey or the pixel's grey; only hue is of
+    another kind. So the order needs no branches: three slots for the blends before the hue and three for those
+    after, of which the unused ones blend with factor 1.
+
+    Args:
+        image: planar image `[3, height, width]`.
+        factors: `[4]`, indexed by BRIGHTNESS, CONTRAST, SATURATION (neutral 1) and HUE (neutral 0).
+        order: `[4]`, a permutation of the four.
+    """
+    slots, hue_slot = jnp.arange(4), jnp.argmax(order == HUE)
+    before = jnp.where(slots < hue_slot, factors[order], 1.0)
+    after = jnp.where(slots > hue_slot, factors[order], 1.0)
+
+    def blend(image: jax.Array, slot: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        kind, factor = slot
+        grey = greyscale(image)
+        other = jnp.where(kind == SATURATION, grey, jnp.where(kind == CONTRAST, grey.mean(), 0.0))
+        return _blend(image, other, factor), None
+
+    image, _ = jax.lax.scan(blend, image, (order[:3], before[:3]))
+    image = adjust_hue(image, factors[HUE])
+    image, _ = jax.lax.scan(blend, image, (order[1:], after[1:]))
+    return image
+
+
+def gaussian_blur(image: jax.Array, sigma: jax.Array, *, size: int) -> jax.Array:
+    """Convolves with a Gaussian of `size` (odd) taps, mirroring at the border without repeating the border pixel.
+
+    A sigma so small that the neighbours' weights underflow is exactly the identity.
+    """
+    radius = size // 2
+    taps = jnp.exp(-0.5 * (jnp.arange(-radius, radius + 1) / sigma) ** 2)
+    taps = taps / taps.sum()
+    for axis in (1, 2):
+        width = [(radius, radius) if a == axis else (0, 0) for a in range(3)]
+        padded = _materialize(jnp.pad(_materialize(image), width, mode="reflect"))
+        length = image.shape[axis]
+        shifted = (jax.lax.slice_in_dim(padded, i, i + length, axis=axis) for i in range(size))
+        image = sum((tap * part for tap, part in zip(taps, shifted, strict=True)), start=jnp.zeros_like(image))
+    return image
+
+
+def solarize(image: jax.Array, threshold: jax.Array) -> jax.Array:
+    """Inverts the values from `threshold` on; a threshold above 1 is the identity."""
+    return jnp.where(image < threshold, image, 1.0 - image)
+
+
+def rgb_to_lab(image: jax.Array) -> jax.Array:
+    """Converts sRGB to CIE L*a*b* (D65): L in [0, 100], a and b within about [-108, 99]."""
+    # The floors keep the branches not taken finite.
+    linear = jnp.where(image > 0.04045, _power((jnp.maximum(image, 0.04) + 0.055) / 1.055, 2.4), image / 12.92)
+    xyz = _mix(_RGB_TO_XYZ, _materialize(linear))
+    root = jnp.where(xyz > 0.008856, _power(jnp.maximum(xyz, 0.008), 1 / 3), 7.787 * xyz + 16.0 / 116.0)
+    return _mix(_ROOT_TO_LAB, _materialize(root)) - jnp.array([16.0, 0.0, 0.0])[:, None, None]
+
+
+def _power(base: jax.Array, exponent: float) -> jax.Array:
+    # Unlike `**` and `cbrt`, exp and log are vectorised on CPUs.
+    return jnp.exp(exponent * jnp.log(base))
+
+
+def _mix(matrix: np.ndarray, image: jax.Array) -> jax.Array:
+    """Multiplies every pixel by a `[3, 3]` matrix."""
+    columns = jnp.asarray(matrix, image.dtype)[:, :, None, None]
+    return columns[:, 0] * image[0] + columns[:, 1] * image[1] + columns[:, 2] * image[2]
