@@ -137,9 +137,12 @@ def _prefetch(iterator: Iterator[T], depth: int, transfer: Callable[[T], U]) -> 
     thread = threading.Thread(target=work, name="prefetch", daemon=True)
 
     def stop() -> None:
+        if stopped.is_set():  # at exit already; when the generator goes, the modules used below may be gone before it
+            return
         stopped.set()
         room.release()
         thread.join(_PATIENCE)
+        atexit.unregister(stop)
 
     atexit.register(stop)  # a daemon thread that the interpreter kills within XLA can bring the process down
     thread.start()
@@ -151,4 +154,3 @@ def _prefetch(iterator: Iterator[T], depth: int, transfer: Callable[[T], U]) -> 
             raise result.error
     finally:
         stop()
-        atexit.unregister(stop)

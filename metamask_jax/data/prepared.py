@@ -49,9 +49,7 @@ def find(name: str, data_dir: str) -> Prepared | None:
       name: `name`, `name/config`, and either with `:version`, as tfds spells it.
       data_dir: Where prepared datasets live.
     """
-    match = _NAME.fullmatch(name)
-    if match is None:
-        raise DataError(f"{name=}; expected a tfds name such as 'cifar10', 'imagenette/160px-v2' or 'cifar10:3.0.2'")
+    match = _parse(name)
     root = pathlib.Path(data_dir) / match["base"]
     config = match["config"] or _default_config(root)
     root = root / config if config else root
@@ -62,6 +60,12 @@ def find(name: str, data_dir: str) -> Prepared | None:
         return None
     folder = max(versions, key=lambda p: tuple(map(int, p.name.split("."))))
     return _describe(folder, match["base"])
+
+
+def _parse(name: str) -> re.Match[str]:
+    if match := _NAME.fullmatch(name):
+        return match
+    raise DataError(f"{name=}; expected a tfds name such as 'cifar10', 'imagenette/160px-v2' or 'cifar10:3.0.2'")
 
 
 def _default_config(root: pathlib.Path) -> str | None:
@@ -94,6 +98,13 @@ def prepare_own(name: str, options: builders.Options, data_dir: str) -> None:
 
 def prepare_public(name: str, data_dir: str) -> None:
     """Prepares a public tfds dataset in another process, so that TensorFlow never enters this one."""
+    import tensorflow_datasets as tfds
+
+    try:
+        tfds.builder_cls(_parse(name)["base"])
+    except tfds.core.DatasetNotFoundError as e:
+        own = ", ".join(map(repr, builders.OPTIONS))
+        raise DataError(f"{name=}; expected one of {own} or a name that tfds knows, such as 'cifar10'") from e
     if importlib.util.find_spec("tensorflow") is None:
         raise DataError(
             f"{name!r} is not prepared in data_dir={data_dir!r} and preparing it needs TensorFlow, once: run "
@@ -167,7 +178,7 @@ class Records:
         label_key = label_keys[0] if label_keys else None
         factors = {
             k: np.dtype(kind.np_dtype)
-            for k, kind in kinds.items()
+            for k, kind in sorted(kinds.items())
             if k not in (image_keys[0], label_key) and kind.shape == () and np.dtype(kind.np_dtype).kind in "iufb"
         }
         names = tuple(kinds[label_key].names) if label_key else ()

@@ -145,11 +145,14 @@ class StreamSource:
 def map_steps(make: Callable[[int], T], *, start: int, stop: int | None, streaming: Streaming) -> Iterator[T]:
     """Yields `make(step)` for each step in order, computed ahead by grain's threads or processes."""
     import grain
+    from absl import flags
 
     steps = grain.MapDataset.range(start, sys.maxsize if stop is None else stop).map(make)
     options = grain.ReadOptions(num_threads=streaming.threads, prefetch_buffer_size=streaming.threads)
     dataset = steps.to_iter_dataset(options)
     if streaming.processes:
+        if not flags.FLAGS.is_parsed():  # grain's workers read absl flags, which only absl programs parse
+            flags.FLAGS.mark_as_parsed()
         dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=streaming.processes))
     iterator = iter(dataset)
     try:
