@@ -1,0 +1,281 @@
+"""The one place where hyper-parameters have defaults, and where their values are checked.
+
+A config file in `configs/` defines `get_config()`, which returns `default_config()` with what differs changed. On the
+command line, `--config configs/NAME.py` names the file, `--config configs/NAME.py:ARGUMENT` passes an argument to its
+`get_config`, and `--config.KEY=VALUE` overrides any key.
+"""
+
+import ast
+import difflib
+import importlib.util
+import json
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+_FREE = "data.options."  # keys under it belong to the dataset, which checks them itself
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message says what was found and what is allowed."""
+
+
+def default_config() -> ConfigDict:
+    """The defaults: MetaMask on SimCLR with the authors' program's hyper-parameters, on the embedded dataset."""
+    config = ConfigDict()
+    config.train = ConfigDict(
+        {
+            "batch_size": 256,  # over all devices and processes
+            "epochs": 20,
+            "steps": placeholder(int),  # overrides epochs
+            "seed": 0,
+            "dtype": "float32",  # of the network's computation; parameters and losses stay float32
+            "accumulate": 1,  # micro-batches a step, each with its own losses and trial step; gradients are averaged
+            "remat": False,  # recompute the encoder's activations in the backward pass to save memory
+        }
+    )
+    config.data = ConfigDict(
+        {
+            "name": "confounded_shapes",
+            "dir": "~/tensorflow_datasets",
+            "size": placeholder(int),  # only the first n training images
+            "image_size": 32,
+            "augmentation": "simclr",
+            "views": 2,
+            "prefetch": 2,  # batches prepared ahead
+            "options": ConfigDict({}, convert_dict=True),  # of the dataset itself, e.g. {"path": "pictures/"}
+        }
+    )
+    config.encoder = ConfigDict({"name": "resnet18", "width": 1.0, "stem": "cifar"})
+    config.method = ConfigDict({"name": "simclr", "temperature": 0.07, "head": (2048, 256)})
+    config.loss = ConfigDict(
+        {
+            "alpha": 10.0,  # weight of the method's loss beside redundancy reduction (Eq. 5)
+            "drr": True,  # redundancy reduction on or off
+            "drr_head": (2048, 2048, 2048),
+            "off_diagonal_weight": 0.005,  # lambda of Eq. 2
+            "centered": True,
+            "unbiased": True,
+            "chunk_size": placeholder(int),  # None: all at once
+        }
+    )
+    config.mask = ConfigDict(
+        {
+            "learn": True,
+            "activation": "sigmoid",
+            "learning_rate": 1e-3,
+            "momentum": 0.9,
+            "weight_decay": 5e-4,
+            "schedule": "cosine_epochs",
+        }
+    )
+    config.meta = ConfigDict(
+        {
+            "estimator": "exact",
+            "every": 1,  # regular steps to one meta step
+            "trial": "optimizer",  # through the optimiser's momentum and decay, or a plain "gradient" step
+            "learning_rate": placeholder(float),  # of a plain trial step; None: the network's at that moment
+            "head_learning_rate": placeholder(float),  # the same for everything but the encoder
+        }
+    )
+    config.optimizer = ConfigDict(
+        {
+            "name": "sgd",
+            "learning_rate": 1e-3,
+            "momentum": 0.9,
+            "weight_decay": 5e-4,
+            "decay_norm_and_bias": True,  # weight decay on BatchNorm and biases too, as PyTorch does by default
+            "schedule": "cosine_epochs",
+            "warmup_epochs": 0.0,
+            "trust_coefficient": 0.001,  # of LARS
+        }
+    )
+    config.checkpoint = ConfigDict(
+        {"every_steps": 500, "keep_last": 2, "keep_every": placeholder(int), "keep_best": True}
+    )
+    config.eval = ConfigDict(
+        {"every_epochs": 10, "k": 5, "temperature": 1.0, "masked": True, "batch_size": 256, "size": placeholder(int)}
+    )
+    config.guard = ConfigDict({"max_skipped": 10, "min_feature_std": 0.05, "min_effective_rank": 2.0})
+    config.log = ConfigDict({"every_steps": 10, "tensorboard": True, "wandb_project": placeholder(str)})
+    return config.lock()
+
+
+def official(config: ConfigDict) -> ConfigDict:
+    """Sets every point on which the authors' program differs from the paper to the program's side."""
+    config.meta.update(trial="optimizer", estimator="finite_difference")
+    config.mask.activation = "sigmoid"
+    config.eval.masked = True
+    config.loss.update(alpha=10.0, centered=True, unbiased=True, off_diagonal_weight=0.005)
+    return config
+
+
+def paper(config: ConfigDict) -> ConfigDict:
+    """Sets every point on which the authors' program differs from the paper to the paper's side."""
+    config.meta.update(trial="gradient", estimator="exact")
+    config.mask.activation = "identity"
+    config.eval.masked = False
+    config.loss.update(alpha=100.0, centered=False, unbiased=False, off_diagonal_weight=0.0051)
+    return config
+
+
+def load_config(source: str) -> ConfigDict:
+    """Runs a config file, given as `path.py` or `path.py:argument`."""
+    path, _, argument = source.partition(":")
+    spec = importlib.util.spec_from_file_location("metamask_config", path)
+    if not pathlib.Path(path).is_file() or spec is None or spec.loader is None:
+        raise ConfigError(f"--config {path}; expected an existing Python file, such as configs/quickstart.py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        config = module.get_config(*([argument] if argument else []))
+    except Exception as error:
+        raise ConfigError(f"--config {source}; expected get_config() to work, but: {error}") from error
+    if not isinstance(config, ConfigDict):
+        raise ConfigError(f"--config {source}; expected get_config() to return a ConfigDict, found {config!r}")
+    return config.lock()
+
+
+def apply_overrides(config: ConfigDict, overrides: Mapping[str, str]) -> ConfigDict:
+    """Sets keys such as `train.steps` to values given as text."""
+    for key, text in overrides.items():
+        try:
+            value = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            value = {"true": True, "false": False}.get(text.lower(), text)
+        _set(config, key, value)
+    return config
+
+
+def validate(config: ConfigDict) -> ConfigDict:
+    """Checks every key, type and value; returns the locked config or raises a ConfigError that names the culprit."""
+    values = {key: value for key, value in flatten(config).items() if not key.startswith(_FREE)}
+    for key, value in values.items():
+        _require_known(key)
+        _require_type(key, value)
+    for key, choices in _choices().items():
+        if values[key] not in choices:
+            raise ConfigError(f"config.{key}={values[key]!r}; expected one of {', '.join(map(repr, choices))}")
+    for keys, (low, allowed) in _BOUNDS.items():
+        for key in keys.split():
+            value = values[key]
+            smallest = min(value, default=0) if isinstance(value, tuple) else value
+            if smallest is not None and not low(smallest):
+                raise ConfigError(f"config.{key}={value!r}; expected {allowed}")
+    if values["train.batch_size"] % values["train.accumulate"]:
+        raise ConfigError(
+            f"config.train.batch_size={values['train.batch_size']}; expected a multiple of "
+            f"config.train.accumulate={values['train.accumulate']}"
+        )
+    if not (values["loss.drr"] or values["loss.alpha"] > 0):
+        raise ConfigError("config.loss.drr=False with config.loss.alpha=0; expected at least one of the two losses")
+    return config.lock()
+
+
+_BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "train.batch_size data.views": (lambda x: x >= 2, "a whole number >= 2"),
+    "train.epochs train.steps train.accumulate data.size data.image_size data.prefetch meta.every loss.chunk_size "
+    "checkpoint.every_steps checkpoint.keep_last checkpoint.keep_every eval.k eval.batch_size eval.size "
+    "guard.max_skipped log.every_steps": (lambda x: x >= 1, "a whole number >= 1"),
+    "method.head loss.drr_head": (lambda x: x >= 1, "a non-empty tuple of whole numbers >= 1"),
+    "train.seed eval.every_epochs": (lambda x: x >= 0, "a whole number >= 0"),
+    "encoder.width method.temperature optimizer.trust_coefficient eval.temperature": (lambda x: x > 0, "a number > 0"),
+    "loss.alpha loss.off_diagonal_weight mask.learning_rate mask.weight_decay meta.learning_rate "
+    "meta.head_learning_rate optimizer.learning_rate optimizer.weight_decay optimizer.warmup_epochs "
+    "guard.min_feature_std guard.min_effective_rank": (lambda x: x >= 0, "a number >= 0"),
+    "mask.momentum optimizer.momentum": (lambda x: 0 <= x < 1, "a number in [0, 1)"),
+}
+
+
+def _choices() -> dict[str, tuple[str, ...]]:
+    # Imported here, so that reading a config does not load the network code.
+    from metamask_jax.data.augment import PRESETS
+    from metamask_jax.mask import ACTIVATIONS
+    from metamask_jax.meta import ESTIMATORS
+    from metamask_jax.methods import METHODS
+    from metamask_jax.models import ENCODERS, STEMS
+    from metamask_jax.optim import OPTIMIZERS, SCHEDULES
+
+    return {
+        "data.augmentation": tuple(PRESETS),
+        "encoder.name": tuple(ENCODERS),
+        "encoder.stem": STEMS,
+        "method.name": tuple(METHODS),
+        "mask.activation": ACTIVATIONS,
+        "mask.schedule": tuple(SCHEDULES),
+        "meta.estimator": tuple(ESTIMATORS),
+        "meta.trial": ("gradient", "optimizer"),
+        "optimizer.name": tuple(OPTIMIZERS),
+        "optimizer.schedule": tuple(SCHEDULES),
+        "train.dtype": ("float32", "bfloat16"),
+    }
+
+
+def _require_type(key: str, value: Any) -> None:
+    *parents, name = key.split(".")
+    node = default_config()
+    for parent in parents:
+        node = node[parent]
+    expected = node.get_type(name)
+    found = type(value)
+    fits = found is expected or (found is int and expected is float) or (value is None and node[name] is None)
+    if expected is tuple and fits:
+        fits = all(type(item) is int for item in value)
+    if not fits:
+        raise ConfigError(f"config.{key}={value!r}; expected a value of type {expected.__name__}")
+
+
+def to_json(config: ConfigDict) -> str:
+    """The configuration as text that `from_json` reads back."""
+    return json.dumps(config.to_dict(), indent=2, sort_keys=True)
+
+
+def from_json(text: str) -> ConfigDict:
+    """Reads what `to_json` wrote; keys this version does not know are refused by name."""
+    config = default_config()
+    for key, value in flatten(json.loads(text)).items():
+        _set(config, key, tuple(value) if isinstance(value, list) else value)
+    return config
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one dict with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping | ConfigDict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
+    """One line a key whose value differs, such as `train.seed: 0 -> 1`."""
+    before, after = flatten(old), flatten(new)
+    return [
+        f"{key}: {before.get(key)!r} -> {after.get(key)!r}"
+        for key in sorted(before | after)
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _set(config: ConfigDict, key: str, value: Any) -> None:
+    """Sets a dotted key of a locked config. `validate` judges the value; only an unknown key is refused here."""
+    if not key.startswith(_FREE):
+        _require_known(key)
+    *parents, name = key.split(".")
+    node = config
+    for parent in parents:
+        node = node[parent]
+    with node.unlocked(), node.ignore_type():
+        node[name] = value
+
+
+def _require_known(key: str) -> None:
+    known = flatten(default_config())
+    if key not in known:
+        nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
+        raise ConfigError(f"config.{key} is unknown; the nearest key is config.{nearest}")
