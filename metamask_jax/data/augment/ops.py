@@ -80,6 +80,16 @@ def resample(image: jax.Array, rows: jax.Array, columns: jax.Array) -> jax.Array
     return jnp.clip(planes / 255.0, 0.0, 1.0)
 
 
+def to_planes(image: jax.Array) -> jax.Array:
+    """Turns uint8 `[height, width, 3]` into a planar image."""
+    return image.transpose(2, 0, 1).astype(jnp.float32) / 255.0
+
+
+def flip(image: jax.Array, apply: jax.Array) -> jax.Array:
+    """Mirrors left to right where `apply` is true."""
+    return jnp.where(apply, image[:, :, ::-1], image)
+
+
 def greyscale(image: jax.Array) -> jax.Array:
     """Luma `[height, width]` of a planar image."""
     red, green, blue = image
@@ -107,10 +117,10 @@ def adjust_hue(image: jax.Array, shift: jax.Array) -> jax.Array:
         (green - blue) * inverse,
         jnp.where(value == green, (blue - red) * inverse + 2.0, (red - green) * inverse + 4.0),
     )
-    # Each channel is the same trapezoid wave of the hue, a third of a circle apart.
-    phase = sextant + 6.0 * shift + jnp.array([5.0, 3.0, 1.0])[:, None, None]
-    phase = phase - 6.0 * jnp.floor(phase / 6.0)
-    return value - chroma * jnp.clip(jnp.minimum(phase, 4.0 - phase), 0.0, 1.0)
+    # Red, green and blue are full within one sextant of their own hue (0, 2, 4), and gone beyond two.
+    distance = sextant + 6.0 * shift - jnp.array([0.0, 2.0, 4.0])[:, None, None]
+    distance = jnp.abs(distance - 6.0 * jnp.round(distance / 6.0))
+    return value - chroma * jnp.clip(distance - 1.0, 0.0, 1.0)
 
 
 def color_jitter(image: jax.Array, factors: jax.Array, order: jax.Array) -> jax.Array:

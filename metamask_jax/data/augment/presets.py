@@ -150,12 +150,17 @@ def _eval(image_size: int) -> tuple[ViewSpec, ...]:
     return (dataclasses.replace(_plain(image_size), crop=CenterCrop(shortest=shortest), flip_p=0.0),)
 
 
+def _eval_lab(image_size: int) -> tuple[ViewSpec, ...]:
+    return tuple(dataclasses.replace(spec, color_space="lab", mean=LAB_MEAN, std=LAB_STD) for spec in _eval(image_size))
+
+
 PRESETS: dict[str, Callable[[int], tuple[ViewSpec, ...]]] = {
     "simclr": _simclr,
     "barlow": _byol,  # Barlow Twins took BYOL's asymmetric pair unchanged
     "byol": _byol,
     "cmc": _cmc,
     "eval": _eval,
+    "eval_lab": _eval_lab,
 }
 """Recipes by name: image size to one `ViewSpec` a view, repeated in turn when there are more views.
 
@@ -165,5 +170,6 @@ PRESETS: dict[str, Callable[[int], tuple[ViewSpec, ...]]] = {
 | `byol`   | jitter (0.4, 0.4, 0.2, 0.1) p 0.8, grey 0.2;       | blur 1.0 in the first and 0.1 in the second view |
 | `barlow` | bicubic; solarize 0.2 in the second view           |                                                  |
 | `cmc`    | crop 0.2-1, flip, Lab; no jitter: colour is a view | the same                                         |
-| `eval`   | resize the shortest side, centre crop              | from 224 pixels on, resize to 8/7 of the size    |
+| `eval`   | nothing random: resize the shortest side, centre   | from 224 pixels on, resize to 8/7 of the size    |
+|          | crop; `eval_lab` for encoders trained with `cmc`   |                                                  |
 """
