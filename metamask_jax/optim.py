@@ -10,19 +10,19 @@ import optax
 from ml_collections import ConfigDict
 
 Rate = float | jax.Array
-Schedule = Callable[[Rate], Rate]
+Schedule = Callable[[Rate], jax.Array]
 
 
-def _constant(progress: Rate, epochs: float) -> Rate:
+def _constant(progress: jax.Array, epochs: float) -> jax.Array:
     del epochs
     return jnp.ones_like(progress)
 
 
-def _cosine(progress: Rate, epochs: float) -> Rate:
+def _cosine(progress: jax.Array, epochs: float) -> jax.Array:
     return 0.5 * (1.0 + jnp.cos(math.pi * jnp.clip(progress / epochs, 0.0, 1.0)))
 
 
-def _cosine_epochs(progress: Rate, epochs: float) -> Rate:
+def _cosine_epochs(progress: jax.Array, epochs: float) -> jax.Array:
     """Changes between epochs only, as PyTorch programs step their schedulers."""
     return _cosine(jnp.floor(progress), epochs)
 
@@ -43,7 +43,7 @@ def make_schedule(
     shape = SCHEDULES[name]
     remaining = total_steps / steps_per_epoch - warmup_epochs
 
-    def rate(step: Rate) -> Rate:
+    def rate(step: Rate) -> jax.Array:
         epoch = jnp.asarray(step, jnp.float32) / steps_per_epoch
         # The step after the warm-up is the first at the full rate; the very first is not wasted on a rate of zero.
         warm = (jnp.asarray(step, jnp.float32) + 1.0) / (max(warmup_epochs, 1e-9) * steps_per_epoch)

@@ -1,0 +1,86 @@
+"""What the run_*.py scripts share: flags in, exit code out, one sentence for whatever is wrong."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from metamask_jax.config import ConfigError, apply_overrides, load_config
+
+_QUICKSTART = "configs/quickstart.py"
+_OVERRIDE = "--config."
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see --help")
+
+
+def pretrain_command(arguments: Sequence[str]) -> int:
+    """`run_pretrain.py`; returns its exit code."""
+    return _guarded(_pretrain, arguments)
+
+
+def _pretrain(arguments: Sequence[str]) -> int:
+    parser = _Parser(
+        prog="run_pretrain.py",
+        description="Pretrains an encoder, or goes on where a stopped run left off.",
+        epilog=f"Any configuration key can be set by {_OVERRIDE}KEY=VALUE, such as {_OVERRIDE}train.seed=1.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config", default=_QUICKSTART, help=f"a config file, FILE.py or FILE.py:ARGUMENT ({_QUICKSTART})"
+    )
+    parser.add_argument("--workdir", default="runs/quickstart", help="where everything is written (%(default)s)")
+    parser.add_argument("--accept-changes", action="store_true", help="resume although the configuration has changed")
+    parser.add_argument("--coordinator", help="host:port of process 0 of several; SLURM and TPU pods need no flags")
+    parser.add_argument("--processes", type=int, help="how many processes take part")
+    parser.add_argument("--process", type=int, help="which of them this is, from 0")
+    overrides = dict(_override(text) for text in arguments if text.startswith(_OVERRIDE))
+    flags = parser.parse_args([text for text in arguments if not text.startswith(_OVERRIDE)])
+    config = apply_overrides(load_config(flags.config), overrides)
+
+    from metamask_jax import parallel
+    from metamask_jax.train import pretrain
+
+    parallel.join_processes(coordinator=flags.coordinator, process_count=flags.processes, process_index=flags.process)
+    pretrain(config, flags.workdir, accept_changes=flags.accept_changes)
+    return 0
+
+
+def _override(text: str) -> tuple[str, str]:
+    key, found, value = text.removeprefix(_OVERRIDE).partition("=")
+    if not found:
+        raise ConfigError(f"{text}; expected {_OVERRIDE}KEY=VALUE")
+    return key, value
+
+
+def _guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    """Runs a command and turns what we raise on purpose into one sentence and an exit code."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("metamask_jax").setLevel(logging.INFO)
+    try:
+        return command(arguments)
+    except ConfigError as error:
+        return _complain(error, 2)
+    except Exception as error:
+        # Only now: a bad flag should not have to wait for these imports.
+        from metamask_jax.checkpoint import CheckpointError
+        from metamask_jax.data.errors import DataError
+        from metamask_jax.train import Interrupted, TrainingError
+
+        if isinstance(error, DataError | CheckpointError):
+            return _complain(error, 2)
+        if isinstance(error, TrainingError):
+            return _complain(error, 1)
+        if isinstance(error, Interrupted):
+            return _complain(error, error.exit_code)
+        raise
+
+
+def _complain(error: Exception, code: int) -> int:
+    print(str(error), file=sys.stderr, flush=True)
+    return code

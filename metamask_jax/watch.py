@@ -1,0 +1,185 @@
+"""What a run shows while it goes on: metrics.jsonl, TensorBoard, W&B, and the terminal."""
+
+import json
+import logging
+import math
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from metamask_jax.config import flatten
+
+_log = logging.getLogger(__name__)
+
+
+class JsonLines:
+    """A file of one JSON object a line, each with its `step`, in order, without gap or repeat across restarts."""
+
+    def __init__(self, path: pathlib.Path, *, resume_step: int) -> None:
+        """Opens the file and drops what was written after `resume_step`: those steps will be taken again."""
+        kept = [line for line in read_json_lines(path) if line["step"] <= resume_step]
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
+        self._file = path.open("a", buffering=1)
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Appends one line; it is in the file, not in a buffer of ours, when this returns."""
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def read_json_lines(path: str | pathlib.Path) -> list[dict[str, Any]]:
+    """Reads such a file; a last line cut off by a kill is left out, a missing file is empty."""
+    path = pathlib.Path(path)
+    if not path.exists():
+        return []
+    lines = []
+    for text in path.read_text().splitlines():
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+def write_atomically(path: pathlib.Path, text: str) -> None:
+    """Replaces a file in one go: a reader or a kill sees the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+class Watch:
+    """All of a run's outputs as one; a context manager. Only the main process has one."""
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        workdir: pathlib.Path,
+        *,
+        start_step: int,
+        total_steps: int,
+    ) -> None:
+        """Opens every output the configuration asks for; heavy libraries are imported here, not before."""
+        self._metrics = JsonLines(workdir / "metrics.jsonl", resume_step=start_step)
+        self._masks = JsonLines(workdir / "masks.jsonl", resume_step=start_step)
+        self._batch_size = config.train.batch_size
+        self._total_steps = total_steps
+        self._last = (time.monotonic(), start_step)
+        self._tensorboard = self._wandb = None
+        if config.log.tensorboard:
+            from tensorboardX import SummaryWriter
+
+            self._tensorboard = SummaryWriter(str(workdir / "tensorboard"), purge_step=start_step + 1)
+        if config.log.wandb_project is not None:
+            import wandb
+
+            self._wandb = wandb.init(
+                project=config.log.wandb_project, dir=str(workdir), config=flatten(config), resume="allow"
+            )
+        from tqdm import tqdm
+
+        self._bar = tqdm(
+            total=total_steps,
+            initial=start_step,
+            unit="step",
+            dynamic_ncols=True,
+            disable=not sys.stderr.isatty(),  # plain lines instead
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.close()
+        self._metrics.close()
+        self._masks.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        if self._wandb is not None:
+            self._wandb.finish(exit_code=0 if error is None else 1)
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Writes one logged step everywhere."""
+        now, (then, last_step) = time.monotonic(), self._last
+        self._last = (now, step)
+        rate = (step - last_step) / max(now - then, 1e-9)
+        values = {name: _plain(value) for name, value in metrics.items()}
+        values["images_per_second"] = round(rate * self._batch_size, 2)
+        self._metrics.write(step, {name: value if math.isfinite(value) else None for name, value in values.items()})
+        if self._tensorboard is not None:
+            for name, value in values.items():
+                self._tensorboard.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(values, step=step)
+        self._show(step, values, rate)
+
+    def log_mask(self, step: int, weights: np.ndarray) -> None:
+        """Keeps a snapshot of the mask for the report."""
+        self._masks.write(step, {"weights": weights.round(5).tolist()})
+
+    def say(self, message: str) -> None:
+        """Prints a line of its own without tearing the progress bar."""
+        with self._bar.external_write_mode():
+            _log.info(message)
+
+    def _show(self, step: int, values: Mapping[str, float], rate: float) -> None:
+        parts = {
+            "loss": "loss {:.3f}",
+            "loss_drr": "drr {:.2f}",
+            "loss_method": "method {:.3f}",
+            "mask_std": "mask ±{:.4f}",
+            "knn_accuracy": "kNN {:.1%}",
+        }
+        text = "  ".join(form.format(values[name]) for name, form in parts.items() if name in values)
+        text += f"  {values['images_per_second']:.0f} img/s"
+        if self._bar.disable:
+            left = (self._total_steps - step) / max(rate, 1e-9)
+            _log.info("step %d/%d  %s  %s left", step, self._total_steps, text, _duration(left))
+        else:
+            self._bar.set_postfix_str(text, refresh=False)
+            self._bar.update(step - self._bar.n)
+
+
+class Silence(Watch):
+    """What the other processes of a run have instead."""
+
+    def __init__(self, config: ConfigDict, workdir: pathlib.Path, *, start_step: int, total_steps: int) -> None:
+        """Opens nothing."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Does nothing."""
+
+    def log_mask(self, step: int, weights: np.ndarray) -> None:
+        """Does nothing."""
+
+    def say(self, message: str) -> None:
+        """Does nothing."""
+
+
+def _plain(value: Any) -> float | int:
+    """A JSON number; whole ones stay whole."""
+    number = value.item() if hasattr(value, "item") else value
+    return number if isinstance(number, int) else float(number)
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
