@@ -20,6 +20,10 @@ class CheckpointError(RuntimeError):
     """A checkpoint that is missing, damaged or of another run; the message says which."""
 
 
+class DamagedError(CheckpointError):
+    """A checkpoint whose bytes are not those that were written."""
+
+
 class Restored(NamedTuple):
     """What a checkpoint holds.
 
@@ -126,9 +130,9 @@ class Checkpoints:
             digest = _digest(arrays)
         except Exception as error:  # orbax and tensorstore raise many kinds
             reason = str(error).strip().split("\n")[0][:200]
-            raise CheckpointError(f"checkpoint {step} cannot be read: {reason}") from error
+            raise DamagedError(f"checkpoint {step} cannot be read: {reason}") from error
         if digest != found["metadata"]["digest"]:
-            raise CheckpointError(f"checkpoint {step} is damaged: its arrays are not those that were written")
+            raise DamagedError(f"checkpoint {step} is damaged: its arrays are not those that were written")
         return Restored(step, _unflatten(arrays, like, step), dict(found["metadata"]))
 
     def restore_latest(self, like: Any) -> Restored | None:
@@ -137,7 +141,7 @@ class Checkpoints:
         for step in reversed(steps):
             try:
                 return self.restore(like, step=step)
-            except CheckpointError as error:
+            except DamagedError as error:
                 _log.warning("%s; it is set aside as %s.damaged and the one before is tried", error, step)
                 self._set_aside(step)
         if steps:
@@ -175,5 +179,5 @@ def _digest(arrays: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(arrays):
         digest.update(f"{name}{arrays[name].dtype}{arrays[name].shape}".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).data)
+        digest.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
