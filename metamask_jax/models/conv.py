@@ -10,7 +10,8 @@ import jax
 from flax import linen as nn
 from jax.typing import DTypeLike
 
-from metamask_jax.models.layers import Conv, as_output, batch_norm, dense, max_pool, scaled, torch_uniform
+from metamask_jax.models.layers import Conv, as_output, batch_norm, dense, scaled, torch_uniform
+from metamask_jax.ops import max_pool
 
 _DENSE = 4096
 

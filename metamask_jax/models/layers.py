@@ -1,12 +1,10 @@
-"""Layers the encoders and heads are made of: convolution, BatchNorm, dense layer and pooling, as PyTorch has them."""
+"""Layers the encoders and heads are made of: convolution, BatchNorm and dense layer, as PyTorch has them."""
 
-from functools import reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax import lax
 from jax.nn import initializers
 from jax.typing import DTypeLike
 
@@ -80,21 +78,6 @@ def batch_norm(*, train: bool, dtype: DTypeLike, axis_name: str | None, name: st
 def dense(features: int, *, dtype: DTypeLike, name: str) -> nn.Dense:
     """Linear layer with bias; weights as PyTorch's default, bias zero."""
     return nn.Dense(features, dtype=dtype, kernel_init=torch_uniform, name=name)
-
-
-def max_pool(x: jax.Array, *, window: int, stride: int, padding: int) -> jax.Array:
-    """Maximum over square windows of `x` `[batch, height, width, channels]`.
-
-    Written as elementwise maxima of strided slices, first of rows, then of columns: its derivatives are cheap on a
-    CPU, where those of XLA's window reduction are slow, and exist to any order.
-    """
-    pad = (padding, padding)
-    x = jnp.pad(x, ((0, 0), pad, pad, (0, 0)), constant_values=-jnp.inf)
-    for axis in (1, 2):
-        steps = (x.shape[axis] - window) // stride
-        views = [lax.slice_in_dim(x, i, i + steps * stride + 1, stride, axis) for i in range(window)]
-        x = reduce(jnp.maximum, views)
-    return x
 
 
 def count_parameters(params: Any) -> dict[str, int]:

@@ -12,7 +12,8 @@ import jax
 from flax import linen as nn
 from jax.typing import DTypeLike
 
-from metamask_jax.models.layers import Conv, as_output, batch_norm, kaiming_normal, max_pool, scaled
+from metamask_jax.models.layers import Conv, as_output, batch_norm, kaiming_normal, scaled
+from metamask_jax.ops import max_pool
 
 
 class _Block(nn.Module):
@@ -50,7 +51,7 @@ class ResNet(nn.Module):
     """Residual network up to its global average pool.
 
     Attributes:
-        blocks: number of blocks in each of the four stages.
+        blocks: number of blocks in each stage (four in the usual networks), each twice as wide as the one before.
         bottleneck: whether blocks are bottlenecks (50 layers and more).
         width: multiplier of all channel counts.
         stem: `"cifar"` (3x3, stride 1, no pool) or `"imagenet"` (7x7, stride 2, then a max-pool).
@@ -68,7 +69,7 @@ class ResNet(nn.Module):
     @property
     def features(self) -> int:
         """Length of the representation."""
-        return scaled(512, self.width) * (4 if self.bottleneck else 1)
+        return scaled(32 * 2 ** len(self.blocks), self.width) * (4 if self.bottleneck else 1)
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
@@ -86,10 +87,10 @@ class ResNet(nn.Module):
         x = nn.relu(batch_norm(train=train, dtype=self.dtype, axis_name=self.axis_name, name="bn1")(x))
         if self.stem == "imagenet":
             x = max_pool(x, window=3, stride=2, padding=1)
-        for stage, (channels, blocks) in enumerate(zip((64, 128, 256, 512), self.blocks, strict=True), start=1):
+        for stage, blocks in enumerate(self.blocks, start=1):
             for i in range(blocks):
                 x = _Block(
-                    channels=scaled(channels, self.width),
+                    channels=scaled(32 * 2**stage, self.width),
                     stride=2 if stage > 1 and i == 0 else 1,
                     bottleneck=self.bottleneck,
                     dtype=self.dtype,

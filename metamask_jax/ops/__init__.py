@@ -1,5 +1,6 @@
-"""Kernels whose implementation is chosen by the platform they are compiled for."""
+"""Operations whose usual form is slow on a CPU."""
 
 from metamask_jax.ops.conv import conv2d
+from metamask_jax.ops.pool import max_pool
 
-__all__ = ["conv2d"]
+__all__ = ["conv2d", "max_pool"]

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
+from jax.extend.core.primitives import mul_p
 from jax.interpreters import ad, batching, mlir
 
 from metamask_jax.ops import cpu_kernels, lax_kernels
@@ -110,9 +111,15 @@ def _define(
         transposes: cotangent of the left and of the right operand, as functions of (cotangent, left, right).
         folds: for each operand, an axis that the operation maps over, and where that axis is in the result.
     """
+
+    def abstract_eval(a: Any, b: Any, *, geometry: Geometry) -> Any:
+        # Inside `shard_map(check_vma=True)` a type also says over which axes a value varies. Only JAX's own functions
+        # can make operands agree in it; where they do not, a product's rule refuses, and so must this one.
+        mul_p.abstract_eval(a.update(shape=()), b.update(shape=()))
+        return a.update(shape=shape(a, b, geometry), weak_type=False)
+
+    primitive.def_abstract_eval(abstract_eval)
     primitive.def_impl(jax.jit(primitive.bind, static_argnames="geometry"))
-    # `update` keeps what else the type says of the operand, such as its sharding.
-    primitive.def_abstract_eval(lambda a, b, *, geometry: a.update(shape=shape(a, b, geometry), weak_type=False))
     ad.defbilinear(primitive, *transposes)
     batching.primitive_batchers[primitive] = partial(_batch, primitive, folds)
     mlir.register_lowering(primitive, mlir.lower_fun(lax_kernel, multiple_results=False))

@@ -53,7 +53,7 @@ class Geometry(NamedTuple):
             if padding not in ("SAME", "VALID"):
                 raise ValueError(f"padding={padding!r}; expected 'SAME', 'VALID' or two (low, high) pairs")
             padding = lax.padtype_to_pads(image, window, strides, padding)
-        if len(padding) != 2 or any(len(pair) != 2 or min(pair) < 0 for pair in padding):
+        if len(padding) != 2 or not all(isinstance(p, Sequence) and len(p) == 2 and min(p) >= 0 for p in padding):
             raise ValueError(f"padding={padding!r}; expected 'SAME', 'VALID' or two (low, high) pairs, none negative")
         (top, bottom), (left, right) = padding
         geometry = cls(

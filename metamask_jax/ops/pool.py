@@ -1,0 +1,42 @@
+"""Max-pooling whose derivatives are fast on a CPU."""
+
+from functools import reduce
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def max_pool(x: jax.Array, *, window: int, stride: int, padding: int) -> jax.Array:
+    """Takes the maximum over square windows, in elementwise maxima of shifted views.
+
+    XLA's window reduction has a gradient that scatters pixel by pixel, slow on a CPU; this form has cheap derivatives
+    of any order. Where several pixels of a window share the maximum, they share its gradient.
+
+    Example:
+        >>> max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1), window=2, stride=2, padding=0)[0, :, :, 0].tolist()
+        [[5.0, 7.0], [13.0, 15.0]]
+
+    Args:
+        x: images `[batch, height, width, channels]`.
+        window: height and width of the window.
+        stride: step between windows.
+        padding: border added on each side, which never is the maximum.
+
+    Returns:
+        `[batch, out_height, out_width, channels]`.
+    """
+    for axis in (1, 2):
+        size = x.shape[axis]
+        outputs = (size + 2 * padding - window) // stride + 1
+        # With the axis cut into blocks of one stride, each offset in the window is a contiguous slice of blocks,
+        # and its transpose a plain pad, not a scatter.
+        blocks = outputs - 1 + -(-window // stride)
+        borders = [(0, 0, 0)] * x.ndim
+        borders[axis] = (padding, blocks * stride - size - padding, 0)
+        x = lax.pad(x, jnp.array(-jnp.inf, x.dtype), borders)
+        x = x.reshape(*x.shape[:axis], blocks, stride, *x.shape[axis + 1 :])
+        phases = [lax.index_in_dim(x, i, axis + 1, keepdims=False) for i in range(stride)]
+        offsets = (divmod(i, stride) for i in range(window))
+        x = reduce(jnp.maximum, [lax.slice_in_dim(phases[r], q, q + outputs, axis=axis) for q, r in offsets])
+    return x
