@@ -2,9 +2,18 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from metamask_jax.models import Encoder, ProjectionHead, count_parameters, make_encoder
+from metamask_jax.models import (
+    ENCODERS,
+    Encoder,
+    ProjectionHead,
+    ResNet,
+    count_parameters,
+    make_encoder,
+    parameter_table,
+)
 
 HEAD = {"last_norm": True, "dtype": "float32", "axis_name": None}
 
@@ -37,3 +46,93 @@ COUNTS = [
 @pytest.mark.parametrize(("name", "stem", "size", "expected"), COUNTS)
 def test_encoder_has_the_parameters_of_its_reference(name: str, stem: str, size: int, expected: int) -> None:
     assert count(encoder(name, width=1, stem=stem, image_size=size), 1, size, size, 3) == expected
+
+
+def test_metamask_of_the_paper_has_no_dead_weights() -> None:
+    params = {
+        "encoder": parameters(encoder("resnet18", width=1), 1, 32, 32, 3),
+        "drr_head": parameters(ProjectionHead(widths=(2048, 2048, 2048), **HEAD), 2, 512),
+        "contrast_head": parameters(ProjectionHead(widths=(2048, 256), **HEAD), 2, 512),
+        "mask": jnp.zeros(512),
+    }
+    expected = {"encoder": 11_168_832, "drr_head": 9_455_616, "contrast_head": 1_579_776, "mask": 512}
+    assert count_parameters(params) == expected
+    assert parameter_table(params).splitlines() == [
+        "encoder        11,168,832",
+        "drr_head        9,455,616",
+        "contrast_head   1,579,776",
+        "mask                  512",
+        "total          22,204,736",
+    ]
+
+
+@pytest.mark.parametrize("size", [32, 64, 96, 224])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_every_encoder_takes_every_image_size(name: str, size: int) -> None:
+    for stem in ("cifar", "imagenet"):
+        if stem == "imagenet" and size == 32 and name in ("conv", "fc"):
+            continue
+        module = encoder(name, width=0.5, stem=stem, image_size=size)
+        features, updates = jax.eval_shape(
+            lambda module=module: module.init_with_output(jax.random.key(0), jnp.zeros((2, size, size, 3)), train=True)
+        )
+        assert features == jax.ShapeDtypeStruct((2, module.features), jnp.float32)
+        assert set(updates) == {"params", "batch_stats"}
+
+
+@pytest.mark.parametrize(
+    ("name", "features"), [("conv", 256), ("fc", 4096), ("resnet18", 512), ("resnet34", 512), ("resnet50", 2048)]
+)
+def test_features_names_the_length_of_the_representation(name: str, features: int) -> None:
+    assert encoder(name, width=1).features == features
+    assert encoder(name, width=0.5).features == features // 2
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("channels", [1, 2])
+def test_number_of_image_channels_is_free(name: str, channels: int) -> None:
+    assert parameters(encoder(name), 1, 32, 32, channels)["conv1"]["kernel"].shape[2] == channels
+
+
+def test_small_images_keep_their_pixels_until_the_first_pool() -> None:
+    for size, window in [(32, 3), (64, 5), (96, 7)]:
+        kernel = parameters(encoder("conv", image_size=size), 1, size, size, 3)["conv1"]["kernel"]
+        dense = parameters(encoder("fc", image_size=size), 1, size, size, 3)["fc6"]["kernel"]
+        assert kernel.shape[:2] == (window, window)
+        assert dense.shape[0] == 3 * 3 * 16  # 32x32 after the first convolution, 3x3 after three pools
+
+
+def test_resnet_names_are_those_of_torchvision() -> None:
+    params = parameters(encoder("resnet50", stem="imagenet", image_size=64), 1, 64, 64, 3)
+    paths = jax.tree_util.tree_flatten_with_path(params)[0]
+    names = {".".join(entry.key for entry in path).replace("_", ".") for path, _ in paths}
+    assert {"conv1.kernel", "bn1.scale", "layer1.0.downsample.0.kernel", "layer4.2.conv3.kernel"} <= names
+    assert "layer1.1.downsample.0.kernel" not in names
+    assert params["layer2_0"]["conv2"]["kernel"].shape == (3, 3, 8, 8)
+
+
+def test_residual_convolutions_start_with_hes_fan_out_variance() -> None:
+    module = ResNet(blocks=(1,), bottleneck=False, width=1, stem="cifar", dtype="float32", axis_name=None)
+    params = jax.jit(lambda: module.init(jax.random.key(0), jnp.zeros((1, 4, 4, 3)), train=False))()["params"]
+    kernel = params["conv1"]["kernel"]  # fan-in 27, fan-out 576
+    np.testing.assert_allclose(kernel.std(), np.sqrt(2 / (3 * 3 * 64)), rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "resnet19"}, "name='resnet19'; expected one of 'conv', 'fc', 'resnet18'"),
+        ({"stem": "cifar10"}, "stem='cifar10'; expected one of 'cifar', 'imagenet'"),
+        ({"width": 0}, "width=0; expected a positive number"),
+        ({"image_size": 16}, "image_size=16; expected at least 32"),
+        ({"name": "conv", "stem": "imagenet"}, "image_size=32; expected at least 63 for 'conv'"),
+    ],
+)
+def test_bad_arguments_are_named(changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        encoder(**({"name": "resnet18"} | changes))
+
+
+def test_alexnet_refuses_images_of_another_size() -> None:
+    with pytest.raises(ValueError, match=r"x.shape=\(1, 64, 64, 3\); expected images of 32x32"):
+        parameters(encoder("conv"), 1, 64, 64, 3)
