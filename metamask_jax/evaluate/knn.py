@@ -1,0 +1,193 @@
+"""Exact nearest neighbours and their vote, in bounded memory, on all local devices.
+
+Protocols in use: `k=5, temperature=1` with the cosine (the authors' program), `k=200, temperature=0.1` with the cosine,
+and `k=5, temperature=None` (every neighbour counts the same) with the Euclidean distance.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+METRICS = ("cosine", "euclidean")
+TRAIN_CHUNK, TEST_CHUNK = 8192, 1024  # rows compared at a time on one device: 32 MB of similarities
+
+
+class Neighbors(NamedTuple):
+    """The training rows nearest to each test row, nearest first; which of several equally near ones is left open.
+
+    Attributes:
+      similarity: float32 [test, k], the cosine, or minus the Euclidean distance.
+      indices: int32 [test, k], rows of the training features.
+    """
+
+    similarity: np.ndarray | jax.Array
+    indices: np.ndarray | jax.Array
+
+
+def nearest_neighbors(train_h: np.ndarray, test_h: np.ndarray, *, k: int, metric: str) -> Neighbors:
+    """Finds the exact k nearest training rows of every test row, chunk by chunk, keeping the best so far.
+
+    Example:
+      >>> nearest_neighbors(np.eye(3), np.array([[0.1, 0.9, 0.2]]), k=2, metric="cosine").indices
+      array([[1, 2]], dtype=int32)
+
+    Args:
+      train_h: features [train, dim]; may be memory-mapped, as only chunks are copied.
+      test_h: features [test, dim]; likewise.
+      k: number of neighbours.
+      metric: `cosine` or `euclidean`.
+
+    Returns:
+      The neighbours.
+    """
+    _check(train_h, test_h, k=k, metric=metric)
+    devices = jax.local_device_count()
+    train_rows = min(TRAIN_CHUNK, len(train_h))
+    test_rows = min(TEST_CHUNK, -(-len(test_h) // devices))
+    # Distances are the same from any origin, but near the data fewer digits cancel in |a|^2 - 2ab + |b|^2.
+    origin = np.mean(train_h[:train_rows], axis=0, dtype=np.float32)
+    similarity = np.empty((len(test_h), k), np.float32)
+    indices = np.empty((len(test_h), k), np.int32)
+    for start in range(0, len(test_h), devices * test_rows):
+        test = _chunk(test_h, start, devices * test_rows).reshape(devices, test_rows, -1)
+        best = Neighbors(np.full((*test.shape[:2], k), -np.inf, np.float32), np.zeros((*test.shape[:2], k), np.int32))
+        for offset in range(0, len(train_h), train_rows):
+            train = _chunk(train_h, offset, train_rows)
+            best = _merge(metric, best, test, train, origin, np.int32(offset), np.int32(len(train_h)))
+        rows = slice(start, start + devices * test_rows)
+        similarity[rows], indices[rows] = (np.asarray(x).reshape(-1, k)[: len(test_h) - start] for x in best)
+    return Neighbors(similarity if metric == "cosine" else -np.sqrt(np.maximum(-similarity, 0.0)), indices)
+
+
+def knn_scores(
+    train_h: np.ndarray,
+    train_labels: np.ndarray,
+    test_h: np.ndarray,
+    *,
+    k: int,
+    temperature: float | None,
+    num_classes: int,
+    metric: str = "cosine",
+) -> np.ndarray:
+    """Votes [test, num_classes] of the k nearest neighbours, each row in proportion to its best neighbour's vote.
+
+    Args:
+      train_h: features [train, dim].
+      train_labels: int [train], each in [0, num_classes).
+      test_h: features [test, dim].
+      k: number of neighbours.
+      temperature: a neighbour's vote is exp(similarity / temperature); None: it is one.
+      num_classes: number of classes.
+      metric: `cosine` or `euclidean`.
+
+    Returns:
+      float32 [test, num_classes].
+    """
+    labels = np.asarray(train_labels)
+    if labels.shape != train_h.shape[:1]:
+        raise ValueError(f"train_labels.shape={labels.shape}; expected one label a row of train_h, {train_h.shape[:1]}")
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise ValueError(f"train_labels {labels.min()} to {labels.max()}; expected 0 to {num_classes - 1}")
+    if temperature is not None and temperature <= 0:
+        raise ValueError(f"{temperature=}; expected a number > 0, or None for votes of one")
+    similarity, indices = nearest_neighbors(train_h, test_h, k=k, metric=metric)
+    # Relative to the nearest: what cannot change the winner cannot overflow either.
+    votes = np.ones_like(similarity) if temperature is None else np.exp((similarity - similarity[:, :1]) / temperature)
+    scores = np.zeros((len(test_h), num_classes), np.float32)
+    np.add.at(scores, (np.arange(len(test_h))[:, None], labels[indices]), votes)
+    return scores
+
+
+def knn_predict(
+    train_h: np.ndarray,
+    train_labels: np.ndarray,
+    test_h: np.ndarray,
+    *,
+    k: int,
+    temperature: float | None,
+    num_classes: int,
+    metric: str = "cosine",
+) -> np.ndarray:
+    """Classes int64 [test] with the most votes, the lowest of equals; arguments as for `knn_scores`.
+
+    Example:
+      >>> train_h = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
+      >>> test_h = np.array([[1.0, 0.2], [0.1, 1.0]])
+      >>> knn_predict(train_h, np.array([0, 0, 1]), test_h, k=1, temperature=1.0, num_classes=2)
+      array([0, 1])
+    """
+    return knn_scores(
+        train_h, train_labels, test_h, k=k, temperature=temperature, num_classes=num_classes, metric=metric
+    ).argmax(axis=1)
+
+
+def knn_accuracy(
+    train_h: np.ndarray,
+    train_labels: np.ndarray,
+    test_h: np.ndarray,
+    test_labels: np.ndarray,
+    *,
+    k: int,
+    temperature: float | None,
+    num_classes: int,
+    metric: str = "cosine",
+) -> float:
+    """Fraction in [0, 1] of the test rows whose class is found; arguments as for `knn_scores`."""
+    predictions = knn_predict(
+        train_h, train_labels, test_h, k=k, temperature=temperature, num_classes=num_classes, metric=metric
+    )
+    return float(np.mean(predictions == np.asarray(test_labels)))
+
+
+def _check(train_h: np.ndarray, test_h: np.ndarray, *, k: int, metric: str) -> None:
+    if metric not in METRICS:
+        raise ValueError(f"{metric=}; expected one of {', '.join(map(repr, METRICS))}")
+    if train_h.ndim != 2 or test_h.ndim != 2 or train_h.shape[1] != test_h.shape[1]:
+        raise ValueError(f"shapes {train_h.shape} and {test_h.shape}; expected (train, dim) and (test, dim)")
+    if not 1 <= k <= len(train_h):
+        raise ValueError(f"{k=}; expected 1 to {len(train_h)}, the number of training rows")
+
+
+def _chunk(h: np.ndarray, start: int, rows: int) -> np.ndarray:
+    """float32 [rows, dim] from `start` on, with zeros where there are no more rows."""
+    part = np.asarray(h[start : start + rows], np.float32)
+    return np.pad(part, ((0, rows - len(part)), (0, 0)))
+
+
+@partial(jax.pmap, in_axes=(None, 0, 0, None, None, None, None), static_broadcasted_argnums=0)
+def _merge(
+    metric: str,
+    best: Neighbors,
+    test: jax.Array,
+    train: jax.Array,
+    origin: jax.Array,
+    offset: jax.Array,
+    size: jax.Array,
+) -> Neighbors:
+    """The best of the neighbours so far and of one more chunk of training rows, which starts at row `offset`."""
+    similarity = _similarity(test, train, origin, metric=metric)
+    rows = offset + jnp.arange(len(train))
+    similarity, indices = lax.top_k(
+        jnp.where(rows < size, similarity, -jnp.inf), min(best.indices.shape[1], len(train))
+    )
+    similarity = jnp.concatenate([best.similarity, similarity], axis=1)
+    indices = jnp.concatenate([best.indices, rows[indices]], axis=1)
+    similarity, places = lax.top_k(similarity, best.indices.shape[1])
+    return Neighbors(similarity, jnp.take_along_axis(indices, places, axis=1))
+
+
+def _similarity(test: jax.Array, train: jax.Array, origin: jax.Array, *, metric: str) -> jax.Array:
+    """The cosine, or minus the squared distance, of every test row to every training row [test, train]."""
+    product = partial(jnp.matmul, precision=lax.Precision.HIGHEST)  # accelerators round the factors otherwise
+    if metric == "cosine":
+        return product(_normalize(test), _normalize(train).T)
+    test, train = test - origin, train - origin
+    return 2 * product(test, train.T) - jnp.sum(test**2, axis=1)[:, None] - jnp.sum(train**2, axis=1)
+
+
+def _normalize(h: jax.Array) -> jax.Array:
+    return h * lax.rsqrt(jnp.maximum(jnp.sum(h**2, axis=1, keepdims=True), jnp.finfo(h.dtype).tiny))
