@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from metamask_jax.data.augment import ops
 from metamask_jax.data.augment.draws import Draws, sample_draws
@@ -16,7 +17,7 @@ Augmentation = Callable[[jax.Array, jax.Array], jax.Array]
 _STREAM = 0x617567
 
 
-def example_keys(seed: int | jax.Array, step: int | jax.Array, positions: jax.Array) -> jax.Array:
+def example_keys(seed: int | jax.Array, step: int | jax.Array, positions: ArrayLike) -> jax.Array:
     """Returns one key an example, a function of the seed, the step and the place in the global batch alone.
 
     So the draws are the same however the batch is split over devices and processes, and after a restart at any step.
