@@ -7,7 +7,7 @@ written here as a matrix product. Kernels of one pixel are matrix products in al
 `conv`, `conv_dx` and `conv_dw` are the only places where a kernel is chosen.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -72,8 +72,7 @@ def _patches_conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Arr
     whole = batch - batch % chunk
 
     def product(x: jax.Array, dy: jax.Array) -> jax.Array:
-        patches = jnp.concatenate(list(_shifted_views(x, geometry)), axis=-1)
-        return patches.reshape(-1, patch_size).T @ dy.reshape(-1, out_channels)
+        return _patches(x, geometry).reshape(-1, patch_size).T @ dy.reshape(-1, out_channels)
 
     def add_chunk(dw: jax.Array, operands: list[jax.Array]) -> tuple[jax.Array, None]:
         return dw + product(*operands), None
@@ -85,11 +84,13 @@ def _patches_conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Arr
     return dw.reshape(*geometry.window, x.shape[3], out_channels)
 
 
-def _shifted_views(x: jax.Array, geometry: Geometry) -> Iterator[jax.Array]:
-    """For each pixel of the window, the input pixels `[n, oh, ow, in]` it meets, row by row."""
+def _patches(x: jax.Array, geometry: Geometry) -> jax.Array:
+    """Input pixels `[n, oh, ow, kh * kw * in]` that the window meets at each output pixel."""
     x = jnp.pad(x, ((0, 0), *geometry.padding, (0, 0)))
-    (height, width), (vertical, horizontal) = geometry.output, geometry.strides
-    for i in range(geometry.window[0]):
-        for j in range(geometry.window[1]):
-            last = (x.shape[0], i + (height - 1) * vertical + 1, j + (width - 1) * horizontal + 1, x.shape[3])
-            yield lax.slice(x, (0, i, j, 0), last, (1, vertical, horizontal, 1))
+    # First the columns of the window, then its rows: kh + kw slices, where kh * kw would take long to compile.
+    for axis in (2, 1):
+        outputs, stride = geometry.output[axis - 1], geometry.strides[axis - 1]
+        starts = range(geometry.window[axis - 1])
+        views = [lax.slice_in_dim(x, i, i + (outputs - 1) * stride + 1, stride, axis) for i in starts]
+        x = jnp.concatenate(views, axis=-1)
+    return x
