@@ -74,17 +74,17 @@ def sample_box(uniform: jax.Array, crop: RandomResizedCrop, *, height: int, widt
     heights, widths = jnp.round(jnp.sqrt(area / ratio)), jnp.round(jnp.sqrt(area * ratio))
     fits = (heights > 0) & (heights <= height) & (widths > 0) & (widths <= width)
     sides = jnp.stack([heights, widths])[:, jnp.argmax(fits)]
-    corner = jnp.floor(uniform[2 * _TRIES :] * (jnp.array([height, width]) - sides + 1))
+    corner = jnp.floor(uniform[2 * _TRIES :] * (jnp.array([height, width], jnp.float32) - sides + 1))
     box = jnp.concatenate([corner, sides]).astype(jnp.int32)
-    return jnp.where(fits.any(), box, jnp.array(_central_box(height, width, crop.ratio)))
+    return jnp.where(fits.any(), box, jnp.array(_central_box(height, width, crop.ratio), jnp.float32))
 
 
 def sample_jitter(uniform: jax.Array, strengths: tuple[float, ...], *, p: float) -> tuple[jax.Array, jax.Array]:
     """Draws the factors `[4]` and the order `[4]` of a colour jitter from six numbers."""
     *blends, hue = strengths
-    low = jnp.array([max(0.0, 1.0 - s) for s in blends] + [-hue])
-    high = jnp.array([1.0 + s for s in blends] + [hue])
-    factors = jnp.where(uniform[0] < p, low + (high - low) * uniform[1:5], jnp.array([1.0, 1.0, 1.0, 0.0]))
+    low = jnp.array([max(0.0, 1.0 - s) for s in blends] + [-hue], jnp.float32)
+    high = jnp.array([1.0 + s for s in blends] + [hue], jnp.float32)
+    factors = jnp.where(uniform[0] < p, low + (high - low) * uniform[1:5], jnp.array([1.0, 1.0, 1.0, 0.0], jnp.float32))
     order = jnp.asarray(_ORDERS, jnp.int32)[jnp.floor(uniform[5] * len(_ORDERS)).astype(jnp.int32)]
     return factors, order
 

@@ -118,7 +118,7 @@ def adjust_hue(image: jax.Array, shift: jax.Array) -> jax.Array:
         jnp.where(value == green, (blue - red) * inverse + 2.0, (red - green) * inverse + 4.0),
     )
     # Red, green and blue are full within one sextant of their own hue (0, 2, 4), and gone beyond two.
-    distance = sextant + 6.0 * shift - jnp.array([0.0, 2.0, 4.0])[:, None, None]
+    distance = sextant + 6.0 * shift - jnp.array([0.0, 2.0, 4.0], image.dtype)[:, None, None]
     distance = jnp.abs(distance - 6.0 * jnp.round(distance / 6.0))
     return value - chroma * jnp.clip(distance - 1.0, 0.0, 1.0)
 
@@ -157,7 +157,7 @@ def gaussian_blur(image: jax.Array, sigma: jax.Array, *, size: int) -> jax.Array
     A sigma so small that the neighbours' weights underflow is exactly the identity.
     """
     radius = size // 2
-    taps = jnp.exp(-0.5 * (jnp.arange(-radius, radius + 1) / sigma) ** 2)
+    taps = jnp.exp(-0.5 * (jnp.arange(-radius, radius + 1, dtype=image.dtype) / sigma) ** 2)
     taps = taps / taps.sum()
     for axis in (1, 2):
         width = [(radius, radius) if a == axis else (0, 0) for a in range(3)]
@@ -179,7 +179,7 @@ def rgb_to_lab(image: jax.Array) -> jax.Array:
     linear = jnp.where(image > 0.04045, _power((jnp.maximum(image, 0.04) + 0.055) / 1.055, 2.4), image / 12.92)
     xyz = _mix(_RGB_TO_XYZ, _materialize(linear))
     root = jnp.where(xyz > 0.008856, _power(jnp.maximum(xyz, 0.008), 1 / 3), 7.787 * xyz + 16.0 / 116.0)
-    return _mix(_ROOT_TO_LAB, _materialize(root)) - jnp.array([16.0, 0.0, 0.0])[:, None, None]
+    return _mix(_ROOT_TO_LAB, _materialize(root)) - jnp.array([16.0, 0.0, 0.0], image.dtype)[:, None, None]
 
 
 def _power(base: jax.Array, exponent: float) -> jax.Array:
