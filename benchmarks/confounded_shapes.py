@@ -77,7 +77,7 @@ def network_accuracy(train: ArraySource, test: ArraySource, *, epochs: int, batc
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data_dir", required=True)
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument("--strength", type=float, default=1.0)
     args = parser.parse_args()
     start = time.perf_counter()

@@ -4,7 +4,6 @@ What is prepared is found by the files alone, without importing tfds, which take
 never TensorFlow; preparing a public set, which needs TensorFlow, happens in a process of its own.
 """
 
-import argparse
 import dataclasses
 import hashlib
 import importlib.util
@@ -13,8 +12,9 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from metamask_jax.data.errors import DataError
 
 _NAME = re.compile(r"(?P<base>\w+)(/(?P<config>[\w.+-]+))?(:(?P<version>\d+\.\d+\.\d+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
+_OPENING = threading.Lock()  # tfds imports its parts on first use, and threads that do so at once block one another
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +89,7 @@ def _describe(folder: pathlib.Path, name: str) -> Prepared:
 
 def command(name: str, data_dir: str | pathlib.Path) -> str:
     """Returns the command that prepares a public dataset."""
-    return f"python -m metamask_jax.data.prepared {name} --data_dir={data_dir}"
+    return f"python -m metamask_jax.data.prepare {name} --data_dir={data_dir}"
 
 
 def prepare_own(name: str, options: builders.Options, data_dir: str) -> None:
@@ -111,7 +112,9 @@ def prepare_public(name: str, data_dir: str) -> None:
             f"`pip install 'metamask_jax[prepare]'` and `{command(name, data_dir)}`, or copy the folder of a prepared "
             f"{name!r} there"
         )
-    done = subprocess.run([sys.executable, "-m", __name__, name, f"--data_dir={data_dir}"], check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "metamask_jax.data.prepare", name, f"--data_dir={data_dir}"], check=False
+    )
     if done.returncode:
         raise DataError(f"preparing {name!r} in data_dir={data_dir!r} failed for the reason printed above")
 
@@ -135,39 +138,53 @@ class Features:
     factors: dict[str, np.dtype]
 
 
+class _Opened(NamedTuple):
+    """What tfds gives: the `DatasetInfo`, the source of serialised records, and how to parse one."""
+
+    info: Any
+    source: Any
+    parse: Callable[[bytes], Any]
+
+
+def _open(prepared: Prepared, split: str) -> _Opened:
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    builder = tfds.builder_from_directory(prepared.folder)
+    raw = tfds.decode.DeserializeMethod.RAW_BYTES
+    try:
+        source = builder.as_data_source(split, deserialize_method=raw)
+    except Exception as e:  # tfds raises a different type for each way a split can be wrong
+        reason = str(e).splitlines()[0]
+        raise DataError(
+            f"{split=}; expected one of {', '.join(map(repr, prepared.splits))} of {prepared.name!r}, or a slice of "
+            f"one such as 'train[:10%]' ({reason})"
+        ) from e
+    return _Opened(builder.info, source, tf_example_pb2.Example.FromString)
+
+
 class Records:
     """The records of one split, read at random; opened on first use, so that it can be sent to another process."""
 
     def __init__(self, prepared: Prepared, split: str) -> None:
         self.prepared, self.split = prepared, split
-        self._opened: Any = None
+        self._opened: _Opened | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"prepared": self.prepared, "split": self.split, "_opened": None}
 
-    def _open(self) -> tuple[Any, Any]:
-        if self._opened is None:
-            import tensorflow_datasets as tfds
-
-            builder = tfds.builder_from_directory(self.prepared.folder)
-            raw = tfds.decode.DeserializeMethod.RAW_BYTES
-            try:
-                source = builder.as_data_source(self.split, deserialize_method=raw)
-            except Exception as e:  # tfds raises a different type for each way a split can be wrong
-                reason = str(e).splitlines()[0]
-                raise DataError(
-                    f"split={self.split!r}; expected one of {', '.join(map(repr, self.prepared.splits))} of "
-                    f"{self.prepared.name!r}, or a slice of one such as 'train[:10%]' ({reason})"
-                ) from e
-            self._opened = builder.info, source
-        return self._opened
+    def _open(self) -> _Opened:
+        with _OPENING:
+            if self._opened is None:
+                self._opened = _open(self.prepared, self.split)
+            return self._opened
 
     @property
     def features(self) -> Features:
         """What the records hold."""
         import tensorflow_datasets as tfds
 
-        info = self._open()[0]
+        info = self._open().info
         kinds = dict(info.features.items())
         image_keys = [k for k, kind in kinds.items() if isinstance(kind, tfds.features.Image)]
         label_keys = [k for k, kind in kinds.items() if isinstance(kind, tfds.features.ClassLabel)]
@@ -186,30 +203,10 @@ class Records:
         return Features(image_keys[0], (height, width) if height and width else None, label_key, names, factors)
 
     def __len__(self) -> int:
-        return len(self._open()[1])
+        return len(self._open().source)
 
     def read(self, indices: Iterable[int]) -> list[Any]:
         """Returns the features of records, each a mapping from name to a protocol buffer list of values."""
-        from tensorflow_datasets.proto import tf_example_pb2
-
-        records = self._open()[1].__getitems__([int(i) for i in indices])
-        return [tf_example_pb2.Example.FromString(record).features.feature for record in records]
-
-
-def main() -> None:
-    """Prepares a public dataset; the only code of the package that runs TensorFlow."""
-    parser = argparse.ArgumentParser(description="Download a public dataset and write it for random access.")
-    parser.add_argument("name", help="tfds name, such as cifar10")
-    parser.add_argument("--data_dir", required=True, help="where prepared datasets live")
-    args = parser.parse_args()
-    import tensorflow_datasets as tfds
-
-    try:
-        tfds.builder(args.name, data_dir=args.data_dir, file_format="array_record").download_and_prepare()
-    except Exception as e:
-        reason = " ".join(str(e).split())
-        sys.exit(f"{type(e).__name__}: {reason}\nA file downloaded by hand goes to {args.data_dir}/downloads/manual.")
-
-
-if __name__ == "__main__":
-    main()
+        opened = self._open()
+        records = opened.source.__getitems__([int(i) for i in indices])
+        return [opened.parse(record).features.feature for record in records]

@@ -4,11 +4,12 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 
-from metamask_jax.data import ArraySource, DataError, channel_statistics, open_source, prepared
+from metamask_jax.data import ArraySource, DataError, channel_statistics, open_source, prepare, prepared
 from metamask_jax.data.sources import _split_of_role
 from tests.data.conftest import SHAPES
 
@@ -109,7 +110,7 @@ def test_a_missing_dataset_says_what_to_run(tmp_path, monkeypatch):
     with pytest.raises(DataError) as error:
         open_source("stl10", split="pretrain", data_dir=str(tmp_path))
     assert "pip install 'metamask_jax[prepare]'" in str(error.value)
-    assert f"python -m metamask_jax.data.prepared stl10 --data_dir={tmp_path}" in str(error.value)
+    assert f"python -m metamask_jax.data.prepare stl10 --data_dir={tmp_path}" in str(error.value)
 
 
 def test_a_dataset_that_tfds_does_not_know_is_refused_as_such(tmp_path):
@@ -126,15 +127,27 @@ def test_a_failed_preparation_is_reported(tmp_path, monkeypatch):
         open_source("stl10", split="pretrain", data_dir=str(tmp_path))
 
 
+def test_a_download_from_a_host_that_cannot_be_found_is_refused_at_once(tmp_path, monkeypatch):
+    def refuse(host, port):
+        raise OSError(f"no route to {host}")
+
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+    infos = {"http://data.example/set.tar": types.SimpleNamespace(filename="set.tar")}
+    builder = types.SimpleNamespace(data_dir_root=tmp_path, url_infos=infos, MANUAL_DOWNLOAD_INSTRUCTIONS=None)
+    with pytest.raises(DataError, match=r"set\.tar cannot be reached \(no route to data\.example\); put the file into"):
+        prepare.check_network(builder)
+    (tmp_path / "downloads" / "manual").mkdir(parents=True)
+    (tmp_path / "downloads" / "manual" / "set.tar").touch()
+    prepare.check_network(builder)
+
+
 def test_a_set_prepared_as_tfrecord_says_what_to_do(own_dir, tmp_path):
     folder = next(own_dir.glob("confounded_shapes/*/1.0.0"))
     target = tmp_path / "cifar10" / "3.0.2"
     shutil.copytree(folder, target)
     info = json.loads((target / "dataset_info.json").read_text())
     (target / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": "tfrecord"}))
-    with pytest.raises(
-        DataError, match=r"holds 'tfrecord' files; expected 'array_record'.*prepared cifar10 --data_dir"
-    ):
+    with pytest.raises(DataError, match=r"holds 'tfrecord' files; expected 'array_record'.*prepare cifar10 --data_dir"):
         open_source("cifar10", split="train", data_dir=str(tmp_path))
 
 

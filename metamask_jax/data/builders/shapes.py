@@ -60,7 +60,7 @@ def render(
 
 def _factors(u: np.ndarray, index: np.ndarray, strength: float) -> dict[str, np.ndarray]:
     """Turns uniform numbers [chunk, _DRAWS] into factors; lengths are in half image widths, angles in turns."""
-    scale = 0.58 + 0.27 * u[:, 0]
+    scale = 0.54 + 0.25 * u[:, 0]
     room = 1.0 - scale
     bright = np.where(u[:, 1] < 0.5, 1.0, -1.0)  # a bright shape on dark ground, or the reverse
     ground = 0.5 - bright * (0.14 + 0.08 * u[:, 2])
@@ -78,7 +78,7 @@ def _factors(u: np.ndarray, index: np.ndarray, strength: float) -> dict[str, np.
         "hue_shape": u[:, 11],
         "hue_ground": u[:, 12],
         "hue_texture": u[:, 13],
-        "saturation": strength * (0.25 + 0.35 * u[:, 14]),
+        "saturation": strength * (0.35 + 0.35 * u[:, 14]),
         "luminance_shape": ground + bright * (0.38 + 0.1 * u[:, 15]),
         "luminance_ground": ground,
         "light_angle": np.floor(u[:, 16] * _ANGLES) / _ANGLES,
