@@ -1,0 +1,154 @@
+"""Plots in one style, as Matplotlib figures: arrays in, figure out. Matplotlib is imported when the first is drawn."""
+
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+class Curve(NamedTuple):
+    """Values [points] over training steps [points]."""
+
+    steps: np.ndarray
+    values: np.ndarray
+
+
+BLUE, ORANGE, TEAL, VIOLET, ROSE, SLATE = "#2563eb", "#ea580c", "#0d9488", "#7c3aed", "#e11d48", "#64748b"
+_INK, _LINE, _GRID = "#334155", "#cbd5e1", "#eef2f7"
+_SMOOTH = 120  # a longer curve is drawn with its running mean
+
+
+def to_svg(figure: "Figure") -> str:
+    """The figure as SVG text, the same for the same figure."""
+    import matplotlib
+
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "metamask_jax"}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()
+
+
+def curves(panels: Mapping[str, Mapping[str, tuple[Curve, str]]], *, log: bool) -> "Figure":
+    """Curves over training steps.
+
+    Args:
+      panels: by the label of its axis, each panel's curves by name, with their colours.
+      log: whether values are on a logarithmic axis, where those that are not positive are left out.
+    """
+    figure, axes = _panels(len(panels))
+    for axis, (label, panel) in zip(axes, panels.items(), strict=True):
+        for name, ((steps, values), color) in panel.items():
+            shown = values > 0 if log else np.ones(len(values), bool)
+            _draw(axis, steps[shown], values[shown], color, name)
+        if log:
+            axis.set_yscale("log")
+        _style(axis, "step", label)
+        if len(panel) > 1:
+            _legend(axis)
+    return figure
+
+
+def knn_curve(curve: Curve, *, references: Mapping[str, float]) -> "Figure":
+    """Accuracy in percent over steps, with horizontal lines for what to compare it with."""
+    figure, (axis,) = _panels(1)
+    axis.plot(curve.steps, 100 * curve.values, color=BLUE, linewidth=1.8, marker="o", markersize=4, label="this run")
+    for (name, value), style in zip(references.items(), ("--", ":", "-.", (0, (1, 3))), strict=False):
+        axis.axhline(100 * value, color=SLATE, linewidth=1.2, linestyle=style, label=name)
+    _style(axis, "step", "kNN accuracy (%)")
+    if references:
+        _legend(axis)
+    return figure
+
+
+def mask_histogram(weights: np.ndarray) -> "Figure":
+    """Distribution of the mask's weights [dim] and their mean."""
+    figure, (axis,) = _panels(1)
+    axis.hist(weights, bins=min(40, max(10, len(weights) // 8)), color=VIOLET, alpha=0.85, edgecolor="white")
+    axis.axvline(float(weights.mean()), color=_INK, linewidth=1.2, linestyle="--", label=f"mean {weights.mean():.4g}")
+    _style(axis, "mask weight", "dimensions")
+    _legend(axis)
+    return figure
+
+
+def mask_trajectory(steps: np.ndarray, trajectory: np.ndarray) -> "Figure":
+    """Mask weights [points, dim] over steps [points]: their range, the middle half, the median and some single ones."""
+    figure, (axis,) = _panels(1)
+    low, first, median, third, high = np.percentile(trajectory, (0, 25, 50, 75, 100), axis=1)
+    axis.fill_between(steps, low, high, color=VIOLET, alpha=0.12, linewidth=0, label="all dimensions")
+    axis.fill_between(steps, first, third, color=VIOLET, alpha=0.25, linewidth=0, label="middle half")
+    order = np.argsort(trajectory[-1])
+    for dimension in order[np.linspace(0, len(order) - 1, min(9, len(order))).round().astype(int)]:
+        axis.plot(steps, trajectory[:, dimension], color=VIOLET, linewidth=0.7, alpha=0.55)
+    axis.plot(steps, median, color=_INK, linewidth=1.8, label="median")
+    _style(axis, "step", "mask weight")
+    _legend(axis)
+    return figure
+
+
+def feature_spectrum(values: np.ndarray) -> "Figure":
+    """Singular values [dim], the largest first, as shares of the largest, and the effective rank they give."""
+    figure, (axis,) = _panels(1)
+    parts = values[values > 0] / values.sum()
+    effective_rank = np.exp(-np.sum(parts * np.log(parts)))
+    shares = values / max(values[0], np.finfo(values.dtype).tiny)
+    positive = shares > 1e-12
+    axis.plot(np.arange(1, len(values) + 1)[positive], shares[positive], color=TEAL, linewidth=1.8)
+    axis.axvline(
+        effective_rank, color=_INK, linewidth=1.2, linestyle="--", label=f"effective rank {effective_rank:.1f}"
+    )
+    axis.set_yscale("log")
+    _style(axis, "index of singular value", "singular value / largest")
+    _legend(axis)
+    return figure
+
+
+def correlation(matrix: np.ndarray) -> "Figure":
+    """Heat map of a correlation matrix [dim, dim]."""
+    figure, (axis,) = _panels(1)
+    image = axis.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
+    bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.03)
+    bar.set_label("correlation", color=_INK, fontsize=9)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(colors=_INK, labelsize=8.5, length=0)
+    _style(axis, "feature dimension", "feature dimension")
+    axis.grid(False)
+    return figure
+
+
+def _panels(count: int) -> tuple["Figure", list[Any]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6 if count == 1 else 11.6, 3.3), layout="constrained")
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def _draw(axis: "Axes", steps: np.ndarray, values: np.ndarray, color: str, name: str) -> None:
+    """A curve; a long one faintly, under its running mean."""
+    if len(values) <= _SMOOTH:
+        axis.plot(steps, values, color=color, linewidth=1.8, label=name, marker="o" if len(values) == 1 else None)
+        return
+    window = len(values) // 40
+    smooth = np.convolve(values, np.ones(window) / window, mode="valid")
+    axis.plot(steps, values, color=color, linewidth=0.8, alpha=0.25, rasterized=True)
+    axis.plot(steps[window // 2 :][: len(smooth)], smooth, color=color, linewidth=1.8, label=name)
+
+
+def _style(axis: "Axes", xlabel: str, ylabel: str) -> None:
+    axis.set_xlabel(xlabel, color=_INK, fontsize=9.5)
+    axis.set_ylabel(ylabel, color=_INK, fontsize=9.5)
+    axis.tick_params(colors=_INK, labelsize=8.5, length=0, which="both")
+    axis.grid(True, color=_GRID, linewidth=1)
+    axis.set_axisbelow(True)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axis.spines[side].set_color(_LINE)
+
+
+def _legend(axis: "Axes") -> None:
+    axis.legend(frameon=False, fontsize=8.5, labelcolor=_INK, handlelength=1.6)
