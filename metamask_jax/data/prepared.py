@@ -60,7 +60,7 @@ def find(name: str, data_dir: str) -> Prepared | None:
     if not versions:
         return None
     folder = max(versions, key=lambda p: tuple(map(int, p.name.split("."))))
-    return _describe(folder, match["base"])
+    return _describe(folder, match, data_dir)
 
 
 def _parse(name: str) -> re.Match[str]:
@@ -75,19 +75,19 @@ def _default_config(root: pathlib.Path) -> str | None:
     return json.loads(path.read_text())["default_config_name"] if path.exists() else None
 
 
-def _describe(folder: pathlib.Path, name: str) -> Prepared:
+def _describe(folder: pathlib.Path, match: re.Match[str], data_dir: str) -> Prepared:
     text = (folder / "dataset_info.json").read_bytes()
     info = json.loads(text)
     if info.get("fileFormat") != "array_record":
         raise DataError(
             f"{folder} holds {info.get('fileFormat', 'tfrecord')!r} files; expected 'array_record', which can be read "
-            f"at random: move the folder away and run `{command(name, folder.parent.parent)}`"
+            f"at random: move the folder away and run `{command(match[0], data_dir)}`"
         )
     splits = {s["name"]: sum(map(int, s.get("shardLengths", ()))) for s in info["splits"]}
-    return Prepared(folder, name, splits, hashlib.sha256(text).hexdigest()[:8])
+    return Prepared(folder, match["base"], splits, hashlib.sha256(text).hexdigest()[:8])
 
 
-def command(name: str, data_dir: str | pathlib.Path) -> str:
+def command(name: str, data_dir: str) -> str:
     """Returns the command that prepares a public dataset."""
     return f"python -m metamask_jax.data.prepare {name} --data_dir={data_dir}"
 

@@ -97,6 +97,8 @@ def _fixed(source: ArraySource, streaming: dict[str, Any]) -> ArraySource:
 def _find_or_prepare(name: str, data_dir: str, options: dict[str, Any]) -> prepared.Prepared:
     """Returns the prepared dataset; `options` are those of our own builder, none for a public set."""
     if name in builders.OPTIONS:
+        if options.get("path"):
+            options = options | {"path": os.path.expanduser(options["path"])}
         own = builders.OPTIONS[name](**options)
         full_name = f"{name}/{own.config_name}"
         if (found := prepared.find(full_name, data_dir)) is None:

@@ -96,6 +96,16 @@ def test_a_folder_that_does_not_exist_is_refused(tmp_path, data_dir):
         open_folder(tmp_path / "nowhere", data_dir)
 
 
+def test_a_folder_that_is_not_named_is_refused(data_dir):
+    with pytest.raises(DataError, match="path='' is not a folder"):
+        open_source("image_folder", split="pretrain", data_dir=data_dir, image_size=8)
+
+
+def test_a_path_may_begin_at_home(picture_folder, data_dir, monkeypatch):
+    monkeypatch.setenv("HOME", str(picture_folder.parent))
+    assert len(open_folder(f"~/{picture_folder.name}", data_dir)) == 12
+
+
 def test_an_unknown_way_to_treat_errors_is_refused(picture_folder, data_dir):
     with pytest.raises(DataError, match="on_error='ignore'; expected 'skip' or 'refuse'"):
         open_folder(picture_folder, data_dir, on_error="ignore")

@@ -85,7 +85,7 @@ class ImageFolderOptions:
       on_error: What to do with a file that cannot be read: `skip` it with a report, or `refuse` the folder.
     """
 
-    path: str
+    path: str = ""
     on_error: str = "skip"
 
     def __post_init__(self) -> None:
