@@ -70,6 +70,7 @@ def mask_histogram(weights: np.ndarray) -> "Figure":
     figure, (axis,) = _panels(1)
     axis.hist(weights, bins=min(40, max(10, len(weights) // 8)), color=VIOLET, alpha=0.85, edgecolor="white")
     axis.axvline(float(weights.mean()), color=_INK, linewidth=1.2, linestyle="--", label=f"mean {weights.mean():.4g}")
+    axis.yaxis.get_major_locator().set_params(integer=True)
     _style(axis, "mask weight", "dimensions")
     _legend(axis)
     return figure
@@ -110,6 +111,7 @@ def feature_spectrum(values: np.ndarray) -> "Figure":
 def correlation(matrix: np.ndarray) -> "Figure":
     """Heat map of a correlation matrix [dim, dim]."""
     figure, (axis,) = _panels(1)
+    figure.set_layout_engine("compressed")  # keeps a square picture and its bar together
     image = axis.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
     bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.03)
     bar.set_label("correlation", color=_INK, fontsize=9)

@@ -109,10 +109,10 @@ _CARDS: dict[str, tuple[str, Callable[[float], str]]] = {
     "linear_accuracy": ("Linear accuracy", _percent),
     "effective_rank": ("Effective rank", "{:.1f}".format),
     "loss": ("Final loss", "{:.4g}".format),
-    "mask_std": ("Mask spread (std)", "{:.3g}".format),
+    "mask_std": ("Mask spread", "{:.3g}".format),
     "step": ("Steps", "{:,.0f}".format),
     "images_per_second": ("Images / second", "{:,.0f}".format),
-    "skipped": ("Skipped updates", "{:,.0f}".format),
+    "skipped": ("Skipped steps", "{:,.0f}".format),
 }
 
 

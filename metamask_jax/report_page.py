@@ -11,19 +11,19 @@ PAGE = """<!doctype html>
 * {{ box-sizing: border-box; }}
 body {{ margin: 0; background: var(--back); color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI",
   Roboto, "Helvetica Neue", Arial, sans-serif; }}
-header {{ background: linear-gradient(120deg, #0f172a, #1e3a8a); color: #fff; padding: 34px 24px 66px; }}
-header > div, main {{ max-width: 1180px; margin: 0 auto; }}
+header {{ background: linear-gradient(120deg, #0f172a, #1e3a8a); color: #fff; padding: 34px 0 66px; }}
+header > div, main {{ max-width: 1180px; margin: 0 auto; padding: 0 24px; }}
 header .kind {{ text-transform: uppercase; letter-spacing: .12em; font-size: 12px; color: #93c5fd; }}
 h1 {{ margin: 4px 0 6px; font-size: 30px; line-height: 1.2; letter-spacing: -.01em; overflow-wrap: anywhere; }}
 header p {{ margin: 0; color: #cbd5e1; }}
-main {{ padding: 0 24px 32px; margin-top: -40px; display: grid; gap: 18px; }}
+main {{ padding-bottom: 32px; margin-top: -40px; display: grid; gap: 18px; }}
 h2 {{ margin: 0 0 10px; font-size: 15px; font-weight: 600; }}
 .panel, .card, .note, details {{ background: #fff; border: 1px solid var(--line); border-radius: 12px;
   box-shadow: 0 1px 3px rgb(15 23 42 / .06); }}
 .panel {{ padding: 18px 20px; margin: 0; min-width: 0; }}
 .note {{ margin: 0; padding: 12px 18px; border-left: 4px solid #f59e0b; }}
-.cards {{ display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(128px, 1fr)); }}
-.card {{ padding: 14px 16px; }}
+.cards {{ display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(120px, 1fr)); }}
+.card {{ padding: 13px 14px; }}
 .card .label {{ color: var(--soft); font-size: 12.5px; white-space: nowrap; }}
 .card .value {{ font-size: 23px; font-weight: 650; letter-spacing: -.01em; font-variant-numeric: tabular-nums; }}
 .card:first-child .value {{ color: var(--accent); }}

@@ -101,12 +101,15 @@ def _features(run: Run) -> Iterator[Plot]:
         yield _plot("Correlation", caption, plots.correlation(matrix))
     yield from _curves(
         run,
-        "Collapse monitor",
-        "Spread of unit-length features: near one if they fill the sphere, zero if collapsed.",
+        "Feature spread",
+        "Of features scaled to length one: near one if they fill the sphere, zero if collapsed.",
         ("feature spread", {"feature_std": ("feature spread", TEAL)}),
     )
     yield from _curves(
-        run, "Throughput", "Over all devices.", ("images / second", {"images_per_second": ("images / second", SLATE)})
+        run,
+        "Effective rank",
+        "Of the features of test images: how many directions they use.",
+        ("effective rank", {"effective_rank": ("effective rank", TEAL)}),
     )
 
 

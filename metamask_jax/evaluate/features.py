@@ -32,9 +32,9 @@ def make_extractor(config: ConfigDict, *, devices: Sequence[jax.Device] | None =
       devices: devices of this process; None for all of them.
 
     Returns:
-      A function of the encoder's own parameters and BatchNorm statistics (`state.params["encoder"]`,
-      `state.batch_stats["encoder"]`) and of images uint8 [size, height, width, 3], which may be memory-mapped: only a
-      batch is read at a time. It returns features float32 [size, dim], not multiplied by the mask.
+      A function of a `TrainState`'s `params` and `batch_stats`, of which it uses what is under "encoder", and of images
+      uint8 [size, height, width, 3], which may be memory-mapped: only a batch is read at a time. It returns features
+      float32 [size, dim], not multiplied by the mask.
     """
     devices = jax.local_devices() if devices is None else list(devices)
     blocks = max(2, -(-config.eval.batch_size // (BLOCK * len(devices))))  # a loop of one would be compiled differently
@@ -69,7 +69,9 @@ def make_extractor(config: ConfigDict, *, devices: Sequence[jax.Device] | None =
         for start in range(0, len(images), batch_size):
             part = images[start : start + batch_size]
             batch[: len(part)] = part
-            features = mapped(params, batch_stats, batch.reshape(len(devices), blocks, BLOCK, *images.shape[1:]))
+            features = mapped(
+                params["encoder"], batch_stats["encoder"], batch.reshape(len(devices), blocks, BLOCK, *images.shape[1:])
+            )
             h[start : start + len(part)] = np.asarray(features).reshape(batch_size, -1)[: len(part)]
         return h
 

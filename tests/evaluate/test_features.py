@@ -32,7 +32,7 @@ def variables(name: str) -> tuple[Encoder, dict, dict]:
         return np.abs(values) + 0.5 if name in ("scale", "var") else values / max(1, np.prod(leaf.shape[:-1])) ** 0.5
 
     filled = jax.tree_util.tree_map_with_path(fill, shapes)
-    return encoder, filled["params"], filled["batch_stats"]
+    return encoder, {"encoder": filled["params"]}, {"encoder": filled["batch_stats"]}
 
 
 def pictures(size: int, side: int = 32) -> np.ndarray:
@@ -43,7 +43,7 @@ def test_features_are_the_encoder_in_inference_mode_on_normalised_images() -> No
     encoder, params, stats = variables("resnet18")
     images = pictures(10)
     inputs = ((images / 255.0 - IMAGENET_MEAN) / IMAGENET_STD).astype(np.float32)
-    expected = encoder.apply({"params": params, "batch_stats": stats}, inputs, train=False)
+    expected = encoder.apply({"params": params["encoder"], "batch_stats": stats["encoder"]}, inputs, train=False)
     found = make_extractor(config("resnet18"))(params, stats, images)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
