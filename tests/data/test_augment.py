@@ -117,8 +117,8 @@ def test_a_view_is_its_operations_in_order():
     top, left, height, width = map(int, draws.box)
     image = ops.resample(
         IMAGES[0],
-        ops.resample_matrix(top, height, size=SIZE, out=SIZE, interpolation="bicubic"),
-        ops.resample_matrix(left, width, size=SIZE, out=SIZE, interpolation="bicubic"),
+        ops.resample_taps(top, height, size=SIZE, out=SIZE, interpolation="bicubic"),
+        ops.resample_taps(left, width, size=SIZE, out=SIZE, interpolation="bicubic"),
     )
     image = ops.flip(image, draws.flip)
     image = ops.color_jitter(image, draws.jitter, draws.order)

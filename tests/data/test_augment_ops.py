@@ -65,8 +65,8 @@ def slow_resize(line, out, kernel):
 @functools.partial(jax.jit, static_argnames=("out", "interpolation"))
 def crop_and_resize(image, box, *, out, interpolation):
     top, left, height, width = box
-    rows = ops.resample_matrix(top, height, size=image.shape[0], out=out, interpolation=interpolation)
-    columns = ops.resample_matrix(left, width, size=image.shape[1], out=out, interpolation=interpolation)
+    rows = ops.resample_taps(top, height, size=image.shape[0], out=out, interpolation=interpolation)
+    columns = ops.resample_taps(left, width, size=image.shape[1], out=out, interpolation=interpolation)
     return ops.resample(image, rows, columns)
 
 
@@ -101,8 +101,9 @@ def test_the_overshoot_of_the_cubic_filter_is_clipped():
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_resampling_a_whole_line_to_its_own_length_changes_nothing(interpolation):
-    matrix = ops.resample_matrix(0, 16, size=16, out=16, interpolation=interpolation)
-    np.testing.assert_array_equal(matrix, np.eye(16))
+    index, weight = ops.resample_taps(0, 16, size=16, out=16, interpolation=interpolation)
+    assert set(np.unique(weight)) == {0.0, 1.0}
+    np.testing.assert_array_equal((index * weight).sum(axis=0), np.arange(16))
 
 
 def test_flip_mirrors_columns():

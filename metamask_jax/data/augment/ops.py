@@ -5,6 +5,11 @@ every operation. Nothing branches on a drawn parameter, so that all of it maps o
 operation has a neutral parameter (a factor of 1, a shift of 0, ...) that makes it the identity.
 """
 
+import functools
+import math
+import operator
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,8 +21,6 @@ _RGB_TO_XYZ = np.array(
     [[0.412453, 0.357580, 0.180423], [0.212671, 0.715160, 0.072169], [0.019334, 0.119193, 0.950227]]
 ) / np.array([[0.95047], [1.0], [1.08883]])
 _ROOT_TO_LAB = np.array([[0.0, 116.0, 0.0], [500.0, -500.0, 0.0], [0.0, 200.0, -200.0]])
-# The resampling matmuls must not fall to bfloat16 or TF32, whose rounding is a whole grey level.
-_PRECISION = jax.lax.Precision.HIGHEST
 # Where every value is read many times: otherwise the compiler fuses, and computes it anew for each reader.
 _materialize = jax.lax.optimization_barrier
 
@@ -34,13 +37,24 @@ def _cubic(x: jax.Array) -> jax.Array:
     return jnp.where(x < 1.0, near, jnp.where(x < 2.0, far, 0.0))
 
 
-FILTERS = {"bilinear": _triangle, "bicubic": _cubic}
+FILTERS = {"bilinear": (_triangle, 1), "bicubic": (_cubic, 2)}
+"""Resampling filters by name, each with the distance at which it ends."""
 
 
-def resample_matrix(
-    start: jax.Array | int, extent: jax.Array | int, *, size: int, out: int, interpolation: str
-) -> jax.Array:
-    """Returns the `[out, size]` matrix that cuts pixels `start : start + extent` out of a line and resizes them.
+class Taps(NamedTuple):
+    """How each of the pixels of a resized line is mixed from pixels of the original.
+
+    Attributes:
+        indices: int32 `[taps, out]`.
+        weights: float32 `[taps, out]`; sum to 1 over the taps.
+    """
+
+    indices: jax.Array
+    weights: jax.Array
+
+
+def resample_taps(start: jax.Array | int, extent: jax.Array | int, *, size: int, out: int, interpolation: str) -> Taps:
+    """Cuts pixels `start : start + extent` out of a line and resizes them.
 
     One axis of a separable, antialiased resize as Pillow defines it: the filter widens when shrinking, and pixels
     outside the cut never contribute.
@@ -52,31 +66,52 @@ def resample_matrix(
         out: length of the result.
         interpolation: a key of `FILTERS`.
     """
+    kernel, support = FILTERS[interpolation]
+    count = math.ceil(2 * support * max(size / out, 1))  # as many as the widest filter can reach
     scale = jnp.asarray(extent, jnp.float32) / out
+    stretch = jnp.maximum(scale, 1.0)
     centers = start + (jnp.arange(out, dtype=jnp.float32) + 0.5) * scale
-    pixels = jnp.arange(size, dtype=jnp.float32) + 0.5
-    weights = FILTERS[interpolation]((pixels - centers[:, None]) / jnp.maximum(scale, 1.0))
-    weights = jnp.where((pixels > start) & (pixels < start + extent), weights, 0.0)
-    return weights / weights.sum(axis=1, keepdims=True)
+    pixels = jnp.ceil(centers - support * stretch - 0.5) + jnp.arange(count)[:, None]
+    weights = kernel((pixels + 0.5 - centers) / stretch)
+    weights = jnp.where((pixels >= start) & (pixels < start + extent), weights, 0.0)
+    indices = jnp.clip(pixels, 0, size - 1).astype(jnp.int32)
+    return Taps(indices, weights / weights.sum(axis=0))
 
 
-def resample(image: jax.Array, rows: jax.Array, columns: jax.Array) -> jax.Array:
+def _mix_rows(lines: jax.Array, taps: Taps) -> jax.Array:
+    """Resizes `[size, n]` to float32 `[out, n]`.
+
+    Fetching whole rows is faster than a product with the almost empty matrix of weights, and exact on every device,
+    where a product might be rounded to bfloat16.
+    """
+
+    def add(total: jax.Array, tap: Taps) -> tuple[jax.Array, None]:
+        rows = lines.at[tap.indices].get(mode="promise_in_bounds")
+        return total + tap.weights[:, None] * rows, None
+
+    # A loop, so that no compiler computes the lines anew for every tap.
+    total = jnp.zeros((taps.weights.shape[1], lines.shape[1]), jnp.float32)
+    return jax.lax.scan(add, total, taps)[0]
+
+
+def resample(image: jax.Array, rows: Taps, columns: Taps) -> jax.Array:
     """Resizes along both axes.
 
     Args:
         image: uint8 `[height, width, 3]`.
-        rows: `[out, height]` from `resample_matrix`.
-        columns: `[out, width]` from `resample_matrix`.
+        rows: the result's rows, from `resample_taps`.
+        columns: the result's columns.
 
     Returns:
         Planar image `[3, out, out]`; the overshoot of a cubic filter is clipped.
     """
     height, width, channels = image.shape
-    out = rows.shape[0]
-    # Two plain matmuls with one transpose between them, rather than einsums that would transpose twice.
-    lines = jnp.matmul(rows, image.reshape(height, width * channels).astype(jnp.float32), precision=_PRECISION)
-    planes = lines.reshape(out, width, channels).transpose(2, 0, 1).reshape(channels * out, width)
-    planes = jnp.matmul(planes, columns.T, precision=_PRECISION).reshape(channels, out, columns.shape[0])
+    lines = _mix_rows(jnp.asarray(image).reshape(height, width * channels), rows)
+    out = lines.shape[0]
+    # Columns become rows, so that these too are fetched whole.
+    lines = lines.reshape(out, width, channels).transpose(1, 2, 0).reshape(width, channels * out)
+    lines = _mix_rows(lines, columns)
+    planes = lines.reshape(-1, channels, out).transpose(1, 2, 0)
     return jnp.clip(planes / 255.0, 0.0, 1.0)
 
 
@@ -164,7 +199,7 @@ def gaussian_blur(image: jax.Array, sigma: jax.Array, *, size: int) -> jax.Array
         padded = _materialize(jnp.pad(_materialize(image), width, mode="reflect"))
         length = image.shape[axis]
         shifted = (jax.lax.slice_in_dim(padded, i, i + length, axis=axis) for i in range(size))
-        image = sum((tap * part for tap, part in zip(taps, shifted, strict=True)), start=jnp.zeros_like(image))
+        image = functools.reduce(operator.add, (tap * part for tap, part in zip(taps, shifted, strict=True)))
     return image
 
 

@@ -15,6 +15,7 @@ Augmentation = Callable[[jax.Array, jax.Array], jax.Array]
 
 # Sets these keys apart from any other use of fold_in(key(seed), step), such as dropout.
 _STREAM = 0x617567
+_CACHED_PIXELS = 2**17
 
 
 def example_keys(seed: int | jax.Array, step: int | jax.Array, positions: ArrayLike) -> jax.Array:
@@ -37,8 +38,8 @@ def example_keys(seed: int | jax.Array, step: int | jax.Array, positions: ArrayL
 def _random_crop(image: jax.Array, box: jax.Array, *, interpolation: str, image_size: int) -> jax.Array:
     height, width, _ = image.shape
     top, left, box_height, box_width = box
-    rows = ops.resample_matrix(top, box_height, size=height, out=image_size, interpolation=interpolation)
-    columns = ops.resample_matrix(left, box_width, size=width, out=image_size, interpolation=interpolation)
+    rows = ops.resample_taps(top, box_height, size=height, out=image_size, interpolation=interpolation)
+    columns = ops.resample_taps(left, box_width, size=width, out=image_size, interpolation=interpolation)
     return ops.resample(image, rows, columns)
 
 
@@ -47,11 +48,11 @@ def _center_crop(image: jax.Array, *, shortest: int, interpolation: str, image_s
     if height == width == image_size:
         return ops.to_planes(image)
 
-    def middle(size: int) -> jax.Array:
+    def middle(size: int) -> ops.Taps:
         resized = shortest * size // min(height, width)
         skip = (resized - image_size) // 2
-        matrix = ops.resample_matrix(0, size, size=size, out=resized, interpolation=interpolation)
-        return matrix[skip : skip + image_size]
+        indices, weights = ops.resample_taps(0, size, size=size, out=resized, interpolation=interpolation)
+        return ops.Taps(indices[:, skip : skip + image_size], weights[:, skip : skip + image_size])
 
     return ops.resample(image, middle(height), middle(width))
 
@@ -88,6 +89,18 @@ def render_view(image: jax.Array, draws: Draws, spec: ViewSpec, *, image_size: i
     return (planes.transpose(1, 2, 0) - jnp.array(spec.mean)) / jnp.array(spec.std)
 
 
+def _map_images(
+    one: Callable[[jax.Array, jax.Array], jax.Array], images: jax.Array, keys: jax.Array, *, image_size: int
+) -> jax.Array:
+    """Maps over the batch: all at once, but on CPUs in parts whose pixels stay in the cache from step to step."""
+    part = max(1, _CACHED_PIXELS // image_size**2)
+
+    def in_parts(images: jax.Array, keys: jax.Array) -> jax.Array:
+        return jax.lax.map(lambda pair: one(*pair), (images, keys), batch_size=part)
+
+    return jax.lax.platform_dependent(images, keys, cpu=in_parts, default=jax.vmap(one))
+
+
 def make_augmentation(preset: str | Sequence[ViewSpec], *, image_size: int, views: int) -> Augmentation:
     """Builds the function that turns a batch of images into views.
 
@@ -121,7 +134,7 @@ def make_augmentation(preset: str | Sequence[ViewSpec], *, image_size: int, view
                 draws = sample_draws(jax.random.fold_in(key, index), spec, height=height, width=width)
                 return render_view(image, draws, spec, image_size=image_size)
 
-            return jax.vmap(one)(seen, keys)
+            return _map_images(one, seen, keys, image_size=image_size)
 
         return jnp.stack([view(index) for index in range(views)])
 
