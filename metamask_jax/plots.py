@@ -20,6 +20,7 @@ class Curve(NamedTuple):
 
 BLUE, ORANGE, TEAL, VIOLET, ROSE, SLATE = "#2563eb", "#ea580c", "#0d9488", "#7c3aed", "#e11d48", "#64748b"
 _INK, _LINE, _GRID = "#334155", "#cbd5e1", "#eef2f7"
+WIDTH, NARROW = 5.6, 4.2  # inches, of a figure in two columns and in three
 _SMOOTH = 120  # a longer curve is drawn with its running mean
 
 
@@ -33,29 +34,30 @@ def to_svg(figure: "Figure") -> str:
     return text.getvalue()
 
 
-def curves(panels: Mapping[str, Mapping[str, tuple[Curve, str]]], *, log: bool) -> "Figure":
+def curves(panel: Mapping[str, tuple[Curve, str]], *, label: str, log: bool, width: float) -> "Figure":
     """Curves over training steps.
 
     Args:
-      panels: by the label of its axis, each panel's curves by name, with their colours.
+      panel: curves by name, with their colours.
+      label: of the axis.
       log: whether values are on a logarithmic axis, where those that are not positive are left out.
+      width: of the figure in inches.
     """
-    figure, axes = _panels(len(panels))
-    for axis, (label, panel) in zip(axes, panels.items(), strict=True):
-        for name, ((steps, values), color) in panel.items():
-            shown = values > 0 if log else np.ones(len(values), bool)
-            _draw(axis, steps[shown], values[shown], color, name)
-        if log:
-            axis.set_yscale("log")
-        _style(axis, "step", label)
-        if len(panel) > 1:
-            _legend(axis)
+    figure, axis = _figure(width)
+    for (name, ((steps, values), color)), style in zip(panel.items(), ("-", (0, (4, 2)), ":"), strict=False):
+        shown = values > 0 if log else np.ones(len(values), bool)
+        _draw(axis, steps[shown], values[shown], color=color, label=name, linestyle=style)
+    if log:
+        axis.set_yscale("log")
+    _style(axis, "step", label)
+    if len(panel) > 1:
+        _legend(axis)
     return figure
 
 
 def knn_curve(curve: Curve, *, references: Mapping[str, float]) -> "Figure":
     """Accuracy in percent over steps, with horizontal lines for what to compare it with."""
-    figure, (axis,) = _panels(1)
+    figure, axis = _figure(WIDTH)
     axis.plot(curve.steps, 100 * curve.values, color=BLUE, linewidth=1.8, marker="o", markersize=4, label="this run")
     for (name, value), style in zip(references.items(), ("--", ":", "-.", (0, (1, 3))), strict=False):
         axis.axhline(100 * value, color=SLATE, linewidth=1.2, linestyle=style, label=name)
@@ -67,10 +69,10 @@ def knn_curve(curve: Curve, *, references: Mapping[str, float]) -> "Figure":
 
 def mask_histogram(weights: np.ndarray) -> "Figure":
     """Distribution of the mask's weights [dim] and their mean."""
-    figure, (axis,) = _panels(1)
+    figure, axis = _figure(WIDTH)
     axis.hist(weights, bins=min(40, max(10, len(weights) // 8)), color=VIOLET, alpha=0.85, edgecolor="white")
     axis.axvline(float(weights.mean()), color=_INK, linewidth=1.2, linestyle="--", label=f"mean {weights.mean():.4g}")
-    axis.yaxis.get_major_locator().set_params(integer=True)
+    axis.locator_params(axis="y", integer=True)
     _style(axis, "mask weight", "dimensions")
     _legend(axis)
     return figure
@@ -78,7 +80,7 @@ def mask_histogram(weights: np.ndarray) -> "Figure":
 
 def mask_trajectory(steps: np.ndarray, trajectory: np.ndarray) -> "Figure":
     """Mask weights [points, dim] over steps [points]: their range, the middle half, the median and some single ones."""
-    figure, (axis,) = _panels(1)
+    figure, axis = _figure(WIDTH)
     low, first, median, third, high = np.percentile(trajectory, (0, 25, 50, 75, 100), axis=1)
     axis.fill_between(steps, low, high, color=VIOLET, alpha=0.12, linewidth=0, label="all dimensions")
     axis.fill_between(steps, first, third, color=VIOLET, alpha=0.25, linewidth=0, label="middle half")
@@ -93,7 +95,7 @@ def mask_trajectory(steps: np.ndarray, trajectory: np.ndarray) -> "Figure":
 
 def feature_spectrum(values: np.ndarray) -> "Figure":
     """Singular values [dim], the largest first, as shares of the largest, and the effective rank they give."""
-    figure, (axis,) = _panels(1)
+    figure, axis = _figure(WIDTH)
     parts = values[values > 0] / values.sum()
     effective_rank = np.exp(-np.sum(parts * np.log(parts)))
     shares = values / max(values[0], np.finfo(values.dtype).tiny)
@@ -110,7 +112,7 @@ def feature_spectrum(values: np.ndarray) -> "Figure":
 
 def correlation(matrix: np.ndarray) -> "Figure":
     """Heat map of a correlation matrix [dim, dim]."""
-    figure, (axis,) = _panels(1)
+    figure, axis = _figure(WIDTH)
     figure.set_layout_engine("compressed")  # keeps a square picture and its bar together
     image = axis.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
     bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.03)
@@ -122,22 +124,22 @@ def correlation(matrix: np.ndarray) -> "Figure":
     return figure
 
 
-def _panels(count: int) -> tuple["Figure", list[Any]]:
+def _figure(width: float) -> tuple["Figure", "Axes"]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.6 if count == 1 else 11.6, 3.3), layout="constrained")
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+    figure = Figure(figsize=(width, 3.3), layout="constrained")
+    return figure, figure.subplots()
 
 
-def _draw(axis: "Axes", steps: np.ndarray, values: np.ndarray, color: str, name: str) -> None:
+def _draw(axis: "Axes", steps: np.ndarray, values: np.ndarray, **style: Any) -> None:
     """A curve; a long one faintly, under its running mean."""
     if len(values) <= _SMOOTH:
-        axis.plot(steps, values, color=color, linewidth=1.8, label=name, marker="o" if len(values) == 1 else None)
+        axis.plot(steps, values, linewidth=1.8, marker="o" if len(values) == 1 else None, **style)
         return
     window = len(values) // 40
     smooth = np.convolve(values, np.ones(window) / window, mode="valid")
-    axis.plot(steps, values, color=color, linewidth=0.8, alpha=0.25, rasterized=True)
-    axis.plot(steps[window // 2 :][: len(smooth)], smooth, color=color, linewidth=1.8, label=name)
+    axis.plot(steps, values, color=style["color"], linewidth=0.8, alpha=0.25, rasterized=True)
+    axis.plot(steps[window // 2 :][: len(smooth)], smooth, linewidth=1.8, **style)
 
 
 def _style(axis: "Axes", xlabel: str, ylabel: str) -> None:

@@ -157,11 +157,14 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 
 def _figure(plot: Plot) -> str:
-    picture = base64.b64encode(plot.svg.encode()).decode()
+    title = escape(plot.title)
+    pictures = "".join(
+        f'<img alt="{title}" src="data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}">'
+        for svg in plot.figures
+    )
     return (
-        f'<figure class="panel{" wide" if plot.wide else ""}"><h2>{escape(plot.title)}</h2>'
-        f'<img alt="{escape(plot.title)}" src="data:image/svg+xml;base64,{picture}">'
-        f"<figcaption>{escape(plot.caption)}</figcaption></figure>"
+        f'<figure class="panel{" wide" if len(plot.figures) > 1 else ""}"><h2>{title}</h2>'
+        f'<div class="pictures">{pictures}</div><figcaption>{escape(plot.caption)}</figcaption></figure>'
     )
 
 

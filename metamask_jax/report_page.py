@@ -29,7 +29,8 @@ h2 {{ margin: 0 0 10px; font-size: 15px; font-weight: 600; }}
 .card:first-child .value {{ color: var(--accent); }}
 .plots {{ display: grid; gap: 18px; grid-template-columns: repeat(2, minmax(0, 1fr)); }}
 .plots .wide {{ grid-column: 1 / -1; }}
-.plots img {{ display: block; width: 100%; height: auto; }}
+.pictures {{ display: grid; gap: 12px; grid-auto-flow: column; grid-auto-columns: minmax(0, 1fr); }}
+.pictures img {{ display: block; width: 100%; height: auto; }}
 figcaption {{ margin-top: 8px; color: var(--soft); font-size: 13px; }}
 table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }}
 th {{ text-align: left; font-weight: 600; color: var(--soft); font-size: 13px; }}
@@ -46,7 +47,7 @@ details th, details td {{ padding: 3px 0; }}
 details td:last-child {{ text-align: right; font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace;
   font-size: 12.5px; overflow-wrap: anywhere; padding-left: 12px; }}
 footer {{ text-align: center; color: var(--soft); font-size: 12.5px; padding-bottom: 28px; }}
-@media (max-width: 800px) {{ .plots {{ grid-template-columns: minmax(0, 1fr); }} }}
+@media (max-width: 800px) {{ .plots {{ grid-template-columns: minmax(0, 1fr); }} .pictures {{ grid-auto-flow: row; }} }}
 @media print {{ body {{ background: #fff; }} .panel, .card, details {{ break-inside: avoid; box-shadow: none; }} }}
 </style>
 </head>

@@ -31,12 +31,11 @@ class Run(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """A plot ready for a page; `wide` ones take a whole row."""
+    """Figures that belong together, as SVG, ready for a page."""
 
     title: str
     caption: str
-    svg: str
-    wide: bool
+    figures: list[str]
 
 
 def make_plots(run: Run) -> Iterator[Plot]:
@@ -131,8 +130,11 @@ def _curves(
     }
     known = {label: curves for label, curves in known.items() if curves}
     if known:
-        yield _plot(title, caption, plots.curves(known, log=log), wide=len(known) > 1)
+        width = plots.WIDTH if len(known) == 1 else plots.NARROW
+        yield _plot(
+            title, caption, *(plots.curves(panel, label=label, log=log, width=width) for label, panel in known.items())
+        )
 
 
-def _plot(title: str, caption: str, figure: Any, *, wide: bool = False) -> Plot:
-    return Plot(title, caption, plots.to_svg(figure), wide)
+def _plot(title: str, caption: str, *figures: Any) -> Plot:
+    return Plot(title, caption, [plots.to_svg(figure) for figure in figures])

@@ -1,0 +1,208 @@
+import json
+import pathlib
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from metamask_jax import plots
+from metamask_jax.config import default_config, to_json
+from metamask_jax.report import write_report
+
+TITLES = [
+    "Losses",
+    "Nearest neighbours",
+    "Learning rate",
+    "Mask at the end",
+    "Mask while training",
+    "Meta-gradient",
+    "Network gradient",
+    "Feature spectrum",
+    "Correlation",
+    "Feature spread",
+    "Effective rank",
+]
+
+
+METRICS = ["loss", "loss_drr", "loss_method", "loss_outer", "feature_std", "gradient_norm", "learning_rate"]
+METRICS += ["meta_direct_norm", "meta_second_order_norm", "mask_std", "skipped", "images_per_second"]
+
+
+def write_metrics(folder: pathlib.Path) -> None:
+    rows = [{"step": step} | dict.fromkeys(METRICS, 1.0 / step) for step in range(1, 13)]
+    rows[-1] |= {"knn_accuracy": 0.5, "effective_rank": 7.25}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_config(folder: pathlib.Path) -> None:
+    (folder / "config.json").write_text(to_json(default_config()))
+
+
+def write_result(folder: pathlib.Path) -> None:
+    table = [{"name": "raw pixels", "knn": 0.25, "linear": 0.3}, {"name": "Meta<Mask>", "knn": 0.625, "linear": None}]
+    (folder / "result.json").write_text(json.dumps({"knn_accuracy": 0.625, "linear_accuracy": 0.75, "table": table}))
+
+
+def write_arrays(folder: pathlib.Path) -> None:
+    random = np.random.default_rng(0)
+    h = random.normal(size=(50, 16))
+    np.savez(
+        folder / "report.npz",
+        mask_steps=np.arange(5),
+        mask_trajectory=random.uniform(size=(5, 16)),
+        mask_final=random.uniform(size=16),
+        singular_values=np.linalg.svd(h, compute_uv=False),
+        correlation=np.corrcoef(h.T),
+    )
+
+
+PARTS = {
+    "config.json": write_config,
+    "metrics.jsonl": write_metrics,
+    "result.json": write_result,
+    "report.npz": write_arrays,
+}
+
+
+class Page(HTMLParser):
+    """Collects what a page shows and refers to, and checks that its elements are closed in order."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        super().__init__()
+        self.headings: list[str] = []
+        self.references: list[str] = []
+        self.text: list[str] = []
+        self._open: list[str] = []
+        self.feed(path.read_text())
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.references += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "img"):
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] == "h2":
+            self.headings.append(data)
+        if "style" not in self._open and data.strip():
+            self.text.append(data.strip())
+
+    def after(self, text: str) -> str:
+        return self.text[self.text.index(text) + 1]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The report of a run that has everything."""
+    folder = tmp_path_factory.mktemp("runs") / "a<b>"
+    folder.mkdir()
+    for write in PARTS.values():
+        write(folder)
+    return write_report(folder)
+
+
+def test_report_shows_every_part_of_a_run(report: pathlib.Path) -> None:
+    assert report.name == "report.html"
+    page = Page(report)
+    assert page.headings == ["Test accuracy", *TITLES]
+    assert page.after("MetaMask run") == "a<b>"
+    assert page.after("kNN accuracy") == "62.5 %"  # the result's, not the last logged
+    assert page.after("Linear accuracy") == "75.0 %"
+    assert page.after("Effective rank") == "7.2"
+    assert page.after("Steps") == "12"
+    assert page.after("Meta<Mask>") == "62.5 %"
+    assert page.after("batch_size") == "256"
+
+
+def test_report_needs_no_other_file(report: pathlib.Path) -> None:
+    references = Page(report).references
+    assert len(references) == len(TITLES) + 2  # the losses are three pictures
+    assert all(reference.startswith("data:image/svg+xml;base64,") for reference in references)
+    assert not re.search(r"url\(|@import|<script|<link", report.read_text())
+    assert {path.name for path in report.parent.iterdir()} == {*PARTS, "report.html"}
+
+
+def test_report_of_the_same_run_is_the_same(report: pathlib.Path) -> None:
+    first = report.read_bytes()
+    assert write_report(report.parent).read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("missing", "lost"),
+    [
+        ("config.json", set()),
+        ("metrics.jsonl", {*TITLES[:3], "Meta-gradient", "Network gradient", "Feature spread", "Effective rank"}),
+        ("result.json", {"Test accuracy"}),
+        ("report.npz", {"Mask at the end", "Mask while training", "Feature spectrum", "Correlation"}),
+    ],
+)
+def test_a_missing_file_leaves_out_its_own_part_only(tmp_path: pathlib.Path, missing: str, lost: set[str]) -> None:
+    for name, write in PARTS.items():
+        if name != missing:
+            write(tmp_path)
+    page = Page(write_report(tmp_path))
+    assert set(page.headings) == {"Test accuracy", *TITLES} - lost
+    assert ("Configuration" in page.text) == (missing != "config.json")
+
+
+@pytest.mark.parametrize("damaged", ["config.json", "result.json", "report.npz"])
+def test_a_damaged_file_is_named_and_the_rest_shown(tmp_path: pathlib.Path, damaged: str) -> None:
+    PARTS[damaged](tmp_path)
+    (tmp_path / damaged).write_bytes((tmp_path / damaged).read_bytes()[:30])
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}')
+    page = Page(write_report(tmp_path))
+    assert any(text.startswith(f"{damaged} could not be read: ") for text in page.text)
+    assert page.headings == ["Losses"]
+
+
+def test_an_empty_workdir_gives_a_page_that_says_so(tmp_path: pathlib.Path) -> None:
+    page = Page(write_report(tmp_path))
+    assert page.headings == []
+    assert "Nothing was logged yet." in page.text
+
+
+def test_cut_off_lines_and_values_that_are_not_finite_are_left_out(tmp_path: pathlib.Path) -> None:
+    lines = ['{"step": 1, "loss": 2.5}', '{"step": 2, "loss": NaN}', '{"step": 3, "loss": Infinity}', '{"step": 4, "lo']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    page = Page(write_report(tmp_path))
+    assert page.after("Final loss") == "2.5"
+    assert page.headings == ["Losses"]
+
+
+def test_a_run_without_mask_learning_has_no_meta_gradient_to_show(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0, "loss_method": 1.0}\n')
+    assert Page(write_report(tmp_path)).headings == ["Losses"]
+
+
+@pytest.mark.parametrize("points", [120, 121, 1000])
+def test_long_curves_are_drawn_with_a_running_mean_at_its_own_steps(points: int) -> None:
+    curve = plots.Curve(2 * np.arange(points), 3.0 * np.arange(points))  # the mean of a line is the line
+    lines = plots.curves({"loss": (curve, plots.BLUE)}, label="loss", log=False, width=plots.WIDTH).axes[0].lines
+    assert len(lines) == (1 if points <= 120 else 2)
+    steps, values = lines[-1].get_data()
+    assert points - points // 40 < len(values) <= points
+    np.testing.assert_allclose(values, 1.5 * steps, atol=3.0 if points > 120 else 0)
+
+
+def test_logarithmic_curves_leave_out_zeros() -> None:
+    curve = plots.Curve(np.arange(4), np.array([1.0, 0.0, 0.1, 0.0]))
+    axis = plots.curves({"norm": (curve, plots.BLUE)}, label="norm", log=True, width=plots.WIDTH).axes[0]
+    assert axis.lines[0].get_xdata().tolist() == [0, 2]
+    assert axis.get_yscale() == "log"
+
+
+def test_a_workdir_that_does_not_exist_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match=r"workdir='.*nowhere'; expected an existing directory"):
+        write_report(tmp_path / "nowhere")
+
+
+def test_neither_report_nor_evaluation_imports_matplotlib_before_it_draws() -> None:
+    code = "import sys, metamask_jax.report, metamask_jax.evaluate; print({'matplotlib', 'orbax'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
