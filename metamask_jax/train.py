@@ -1,0 +1,276 @@
+"""Pretraining from the first step to the report, surviving what happens in between."""
+
+import dataclasses
+import json
+import logging
+import pathlib
+import signal
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from metamask_jax import parallel
+from metamask_jax.checkpoint import Checkpoints
+from metamask_jax.config import ConfigError, differences, from_json, to_json, validate
+from metamask_jax.data.loader import batches, prefetch
+from metamask_jax.data.order import steps_per_epoch
+from metamask_jax.data.sources import Source, open_source
+from metamask_jax.mask import mask_weights
+from metamask_jax.monitor import Monitor
+from metamask_jax.train_step import TrainState, init_state, make_train_step
+from metamask_jax.version import __version__
+from metamask_jax.watch import Silence, Watch, read_json_lines, write_atomically
+
+_log = logging.getLogger(__name__)
+
+# What may change between a run's start and its continuation without changing the trajectory.
+_FREE_TO_CHANGE = ("log.", "checkpoint.", "eval.", "guard.", "data.dir", "data.prefetch")
+_MASK_SNAPSHOTS = 100  # of the mask over a run, for the report
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message says why and what to try."""
+
+
+class Interrupted(Exception):  # noqa: N818
+    """A signal asked the run to stop; its state is saved."""
+
+    def __init__(self, signal_number: int, step: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signal_number).name} after step {step}; the state is saved")
+        self.exit_code = 128 + signal_number
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How long a run is."""
+
+    steps_per_epoch: int
+    total_steps: int
+
+    @classmethod
+    def of(cls, config: ConfigDict, size: int) -> "Plan":
+        """The plan for a training set of `size` images; `train.steps`, if set, overrides `train.epochs`."""
+        per_epoch = steps_per_epoch(size, config.train.batch_size)
+        steps = config.train.steps
+        return cls(per_epoch, config.train.epochs * per_epoch if steps is None else steps)
+
+
+def pretrain(config: ConfigDict, workdir: str | pathlib.Path, *, accept_changes: bool = False) -> dict[str, Any]:
+    """Trains, or goes on training, in a working directory.
+
+    Args:
+      config: the configuration; see `metamask_jax.config`.
+      workdir: holds everything the run writes. If it holds checkpoints of this run already, training goes on from the
+        newest whole one exactly as if it had never stopped.
+      accept_changes: go on even though the configuration is not the one the run was started with.
+
+    Returns:
+      What is in `result.json`.
+
+    Raises:
+      ConfigError, DataError, CheckpointError: about the input, before anything is written.
+      TrainingError: the losses are not finite any more.
+      Interrupted: SIGTERM or SIGINT arrived; the state is saved.
+    """
+    config = validate(config)
+    parallel.check_batch_size(config.train.batch_size, config.train.accumulate)
+    workdir = pathlib.Path(workdir)
+    source = open_source(
+        config.data.name,
+        split="pretrain",
+        data_dir=config.data.dir,
+        size=config.data.size,
+        **config.data.options.to_dict(),
+    )
+    plan = Plan.of(config, len(source))
+    checkpoints = None
+    if parallel.is_main():
+        _claim(workdir, config, accept_changes)
+        checkpoints = Checkpoints(
+            workdir / "checkpoints",
+            keep_last=config.checkpoint.keep_last,
+            keep_every=config.checkpoint.keep_every,
+            keep_best=config.checkpoint.keep_best,
+        )
+    state = _start(config, checkpoints)
+    try:
+        return _run(config, workdir, source, plan, state, checkpoints)
+    finally:
+        if checkpoints is not None:
+            checkpoints.close()
+
+
+def _claim(workdir: pathlib.Path, config: ConfigDict, accept_changes: bool) -> None:
+    """Makes the working directory this run's, or refuses one that is another's."""
+    path = workdir / "config.json"
+    if path.exists():
+        old = from_json(path.read_text())
+        changed = [d for d in differences(old, config) if not d.startswith(_FREE_TO_CHANGE)]
+        if changed and not accept_changes:
+            raise ConfigError(
+                f"--workdir {workdir} was started with another configuration ({'; '.join(changed)}); "
+                "expected the same one, another workdir, or --accept-changes"
+            )
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, to_json(config))
+    except OSError as error:
+        raise ConfigError(f"--workdir {workdir}; expected a folder that can be written, but: {error}") from error
+
+
+def _start(config: ConfigDict, checkpoints: Checkpoints | None) -> TrainState:
+    """The state of the newest whole checkpoint, or a fresh one; the same on all processes."""
+    fresh = init_state(config)
+
+    def restore() -> TrainState:
+        found = checkpoints.restore_latest(fresh) if checkpoints is not None else None
+        if found is None:
+            return fresh
+        _log.info("resuming from the checkpoint after step %d", found.step)
+        return found.state
+
+    return parallel.from_main(restore, like=fresh)
+
+
+def _run(
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    source: Source,
+    plan: Plan,
+    state: TrainState,
+    checkpoints: Checkpoints | None,
+) -> dict[str, Any]:
+    """The training loop, and what follows it."""
+    began, start = time.monotonic(), int(state.step)
+    train_step = parallel.parallelize(
+        make_train_step(config, **dataclasses.asdict(plan), axis_name=parallel.AXIS),
+    )
+    monitor = Monitor(config)
+    metrics: dict[str, Any] = {}
+    make_watch = Watch if parallel.is_main() else Silence
+    with (
+        make_watch(config, workdir, start_step=start, total_steps=plan.total_steps) as watch,
+        closing(_stream(config, source, start, plan)) as stream,
+        _signals() as signals,
+    ):
+        watch.say(_describe(config, plan, start))
+        for step, (images, positions) in enumerate(stream, start=start + 1):
+            _check_finite(config, metrics)  # of the step before: the device is never kept waiting
+            state, metrics = train_step(state, images, positions)
+            if step == start + 1:
+                jax.block_until_ready(metrics)
+                watch.say(f"first step done {time.monotonic() - began:.1f} s after the start")
+            last = step == plan.total_steps
+            logged = last or step % config.log.every_steps == 0
+            # Processes compare their signals where they wait for each other anyway.
+            stop = (logged or jax.process_count() == 1) and parallel.any_process(bool(signals))
+            evaluated = monitor(state) if monitor.due(step, **dataclasses.asdict(plan)) else {}
+            if logged or evaluated:
+                watch.log(step, {**jax.device_get(metrics), **evaluated})
+            if evaluated:
+                for warning in monitor.warnings(evaluated, float(metrics["feature_std"])):
+                    watch.say(f"warning: {warning}")
+            if last or step % max(1, plan.total_steps // _MASK_SNAPSHOTS) == 0:
+                watch.log_mask(step, _weights(config, state))
+            if checkpoints is not None and (last or stop or evaluated or step % config.checkpoint.every_steps == 0):
+                checkpoints.save(step, state, config=to_json(config), metric=evaluated.get("knn_accuracy"))
+            if stop and not last:
+                raise Interrupted(signals[0] if signals else signal.SIGTERM, step)
+        _check_finite(config, metrics)
+    return _finish(config, workdir, state, plan, monitor, time.monotonic() - began)
+
+
+def _stream(config: ConfigDict, source: Source, start: int, plan: Plan) -> Generator[tuple[jax.Array, jax.Array]]:
+    """This process's share of the batches after step `start`, already on its way to the devices."""
+    return prefetch(
+        batches(
+            source,
+            seed=config.train.seed,
+            start_step=start,
+            batch_size=config.train.batch_size,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+            num_steps=plan.total_steps - start,
+        ),
+        depth=config.data.prefetch,
+        transfer=lambda batch: (parallel.to_devices(batch.images), parallel.to_devices(batch.positions)),
+    )
+
+
+def _finish(
+    config: ConfigDict, workdir: pathlib.Path, state: TrainState, plan: Plan, monitor: Monitor, seconds: float
+) -> dict[str, Any]:
+    """Writes result.json, report.npz and report.html."""
+    weights = _weights(config, state)
+    result = {
+        "steps": plan.total_steps,
+        "seconds": round(seconds, 1),
+        "skipped": int(state.skipped),
+        **(monitor.latest or monitor(state)),
+        "mask_mean": float(weights.mean()),
+        "mask_std": float(weights.std()),
+        "version": __version__,
+    }
+    if parallel.is_main():
+        from metamask_jax.report import write_report  # matplotlib is heavy
+
+        masks = read_json_lines(workdir / "masks.jsonl")
+        write_atomically(workdir / "result.json", json.dumps(result, indent=2))
+        np.savez(
+            workdir / "report.npz",
+            mask_final=weights,
+            mask_steps=np.array([line["step"] for line in masks]),
+            mask_trajectory=np.array([line["weights"] for line in masks]),
+            **monitor.arrays(),
+        )
+        _log.info("report: %s", write_report(workdir))
+    return result
+
+
+def _check_finite(config: ConfigDict, metrics: dict[str, Any]) -> None:
+    """Stops a run that has been skipping its updates for too long."""
+    if metrics and int(metrics["skipped_in_a_row"]) >= config.guard.max_skipped:
+        raise TrainingError(
+            f"the losses or gradients of {config.guard.max_skipped} steps in a row were not finite, and their updates "
+            "were skipped; try a smaller config.optimizer.learning_rate, a longer config.optimizer.warmup_epochs, a "
+            "larger config.method.temperature, or config.train.dtype=float32"
+        )
+
+
+def _weights(config: ConfigDict, state: TrainState) -> np.ndarray:
+    return np.asarray(mask_weights(state.mask, activation=config.mask.activation))
+
+
+def _describe(config: ConfigDict, plan: Plan, start: int) -> str:
+    return (
+        f"{config.method.name} on {config.data.name} with {config.encoder.name}, mask learning "
+        f"{config.meta.estimator if config.mask.learn else 'off'}: steps {start + 1} to {plan.total_steps} "
+        f"({plan.steps_per_epoch} an epoch) on {jax.device_count()} {jax.default_backend()} device(s)"
+    )
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collects SIGTERM and SIGINT instead of dying of them; a second one acts as usual."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received  # only the main thread may handle signals
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        del frame
+        received.append(number)
+        signal.signal(number, before[number])
+
+    before: dict[int, Any] = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,314 @@
+"""One training step: Algorithm 1 to the letter, on any number of devices, with every switch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from metamask_jax import train_step as module
+from metamask_jax.data.augment import example_keys, make_augmentation
+from metamask_jax.losses import nt_xent, redundancy_reduction
+from metamask_jax.methods.base import apply_views
+from metamask_jax.models import ProjectionHead
+from metamask_jax.parallel import AXIS
+from metamask_jax.train_step import build_model, init_state, make_train_step
+from tests.references import relative_error
+from tests.tiny import tiny_config, tiny_images
+
+IMAGES, POSITIONS = tiny_images(), np.arange(16, dtype=np.int32)
+
+
+def jitted(config):
+    return jax.jit(make_train_step(config, steps_per_epoch=4, total_steps=12, axis_name=None))
+
+
+def run(config, steps=3):
+    step, state, metrics = jitted(config), init_state(config), {}
+    for _ in range(steps):
+        state, metrics = step(state, IMAGES, POSITIONS)
+    return state, metrics
+
+
+def doubled(config):
+    """A float64 twin of a configuration, and its initial state: agreement can then be told from rounding."""
+    state = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float64)), init_state(config))
+    counters = {name: getattr(state, name).astype(jnp.int32) for name in ("step", "skipped", "skipped_in_a_row")}
+    config.train.dtype = "float64"
+    return config, state.replace(**counters)
+
+
+@pytest.fixture
+def plain_views(monkeypatch):
+    """Two views without random pixels: float32 images differ in the last digit between two compiled programs."""
+
+    def views(images, keys):
+        x = images.astype(jnp.float64) / 255
+        return jnp.stack([x, 1.2 * jnp.roll(x, 5, axis=2) ** 2])
+
+    monkeypatch.setattr(module, "make_augmentation", lambda *args, **kwargs: views)
+    return views
+
+
+@pytest.fixture(scope="module")
+def usual():
+    return run(tiny_config())
+
+
+@pytest.mark.usefixtures("x64")
+def test_is_algorithm_1(plain_views):
+    """Against a transcription with nothing shared but the modules: plain SGD, plain trial step, jax.grad through it."""
+    config = tiny_config(
+        {
+            "optimizer.learning_rate": "0.0625",  # exact in float32, in which schedules compute
+            "optimizer.momentum": "0",
+            "optimizer.weight_decay": "0",
+            "optimizer.schedule": "constant",
+            "mask.momentum": "0",
+            "mask.weight_decay": "0",
+            "mask.schedule": "constant",
+            "meta.trial": "gradient",
+            "meta.learning_rate": "0.2",
+            "meta.head_learning_rate": "0.3",
+            "loss.alpha": "2.0",
+        }
+    )
+    config, state = doubled(config)
+    found, metrics = jitted(config)(state, IMAGES, POSITIONS)
+
+    model = build_model(config, axis_name=None)
+    views = plain_views(IMAGES, None)
+
+    def features(params, mask):
+        h = [
+            model.encoder.apply(_variables(state, params, "encoder"), v, train=True, mutable=["batch_stats"])[0]
+            for v in views
+        ]
+        return jnp.stack(h) * jax.nn.sigmoid(mask)
+
+    def contrast(params, mask):
+        # One view after the other through the head that the method made, whose module is not public.
+        method = model.method.loss(params["method"], state.batch_stats["method"], {}, features(params, mask))
+        return method.loss
+
+    def regular(params):
+        z, _ = apply_views(
+            model.drr_head, params["drr_head"], state.batch_stats["drr_head"], features(params, state.mask)
+        )
+        drr = redundancy_reduction(z, off_diagonal_weight=0.005, centered=True, unbiased=True)
+        return drr + 2.0 * contrast(params, state.mask)
+
+    @jax.jit
+    def algorithm(params, mask):
+        params = jax.tree.map(lambda w, g: w - 0.0625 * g, params, jax.grad(regular)(params))
+
+        def outer(mask):
+            gradient = jax.grad(contrast)(params, mask)
+            rates = {"encoder": 0.2, "method": 0.3, "drr_head": 0.3}
+            trial = {
+                part: jax.tree.map(lambda w, g, part=part: w - rates[part] * g, params[part], gradient[part])
+                for part in params
+            }
+            return contrast(trial, mask)
+
+        return params, mask - 1.0 * jax.grad(outer)(mask), outer(mask)
+
+    params, mask, outer = algorithm(state.params, state.mask)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        np.testing.assert_allclose(_at(found.params, path), leaf, rtol=1e-9, atol=1e-12)
+    assert relative_error(found.mask, mask) < 1e-9
+    assert float(metrics["loss_outer"]) == pytest.approx(float(outer), rel=1e-9)
+    assert int(found.step) == 1
+
+
+def _variables(state, params, part):
+    return {"params": params[part], "batch_stats": state.batch_stats[part]}
+
+
+def _at(tree, path):
+    return dict(jax.tree_util.tree_leaves_with_path(tree))[path]
+
+
+def test_the_networks_optimiser_is_pytorchs_sgd():
+    """Decay joins the gradient before the momentum buffer: w -= lr * (buf = mu * buf + g + wd * w)."""
+    config = tiny_config()
+    optimizer = module.make_optimizer(config.optimizer, 0.1)
+    w, buf = np.array([1.0, -2.0]), np.zeros(2)
+    params = {"kernel": jnp.asarray(w)}
+    state = optimizer.init(params)
+    for g in ([0.5, 0.1], [-0.3, 0.2], [0.1, 0.1]):
+        updates, state = optimizer.update({"kernel": jnp.array(g)}, state, params)
+        params = optax.apply_updates(params, updates)
+        buf = 0.9 * buf + np.array(g) + 5e-4 * w
+        w = w - 0.1 * buf
+    np.testing.assert_allclose(params["kernel"], w, rtol=1e-6)
+
+
+def on_devices(config, devices):
+    """The step under pmap, from the whole batch to the whole batch."""
+    step = jax.pmap(
+        make_train_step(config, steps_per_epoch=4, total_steps=12, axis_name=AXIS),
+        axis_name=AXIS,
+        in_axes=(None, 0, 0),
+        out_axes=None,
+        devices=jax.devices()[:devices],
+    )
+    return lambda state: step(state, IMAGES.reshape(devices, -1, 32, 32, 3), POSITIONS.reshape(devices, -1))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("devices", "accumulate"), [(2, 1), (4, 1), (4, 2)])
+def test_devices_follow_the_trajectory_of_one(plain_views, devices, accumulate):
+    """Weights, statistics, mask and optimisers after five steps: in float64 nothing but the algorithm can differ."""
+    config, state = doubled(tiny_config({"train.accumulate": str(accumulate)}))
+    single, step, single_step = state, on_devices(config, devices), jitted(config)
+    for _ in range(5):
+        state, metrics = step(state)
+        single, single_metrics = single_step(single, IMAGES, POSITIONS)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(single):
+        np.testing.assert_allclose(_at(state, path), leaf, rtol=1e-8, atol=1e-11, err_msg=str(path))
+    for name, value in single_metrics.items():
+        assert float(metrics[name]) == pytest.approx(float(value), rel=1e-8), name
+
+
+def test_devices_agree_with_one_in_float32():
+    config = tiny_config()
+    state, metrics = on_devices(config, 4)(init_state(config))
+    single, single_metrics = jitted(config)(init_state(config), IMAGES, POSITIONS)
+    for name, value in single_metrics.items():
+        assert float(metrics[name]) == pytest.approx(float(value), rel=1e-5), name
+    assert relative_error(state.mask, single.mask) < 1e-5
+
+
+def test_trains_and_compiles_once():
+    config = tiny_config({"optimizer.learning_rate": "0.02"})
+    step = jitted(config)
+    state, losses = init_state(config), []
+    for _ in range(20):
+        state, metrics = step(state, IMAGES, POSITIONS)
+        losses.append(float(metrics["loss"]))
+    assert step._cache_size() == 1
+    assert np.mean(losses[-5:]) < np.mean(losses[:5])
+    assert float(metrics["mask_std"]) > 1e-4
+
+
+def test_only_the_regular_step_reaches_the_statistics():
+    """BatchNorm statistics after a run with and without mask learning differ only by what the mask did to the heads."""
+    without, _ = run(tiny_config({"mask.learn": "false"}), steps=1)
+    with_mask, _ = run(tiny_config(), steps=1)
+    jax.tree.map(np.testing.assert_array_equal, with_mask.batch_stats, without.batch_stats)
+    assert not np.array_equal(with_mask.mask, without.mask)
+
+
+def test_without_mask_learning_the_mask_stays():
+    state, metrics = run(tiny_config({"mask.learn": "false"}))
+    assert np.array_equal(state.mask, init_state(tiny_config()).mask)
+    assert "loss_outer" not in metrics
+
+
+def test_without_redundancy_reduction_there_is_no_head_for_it():
+    state, metrics = run(tiny_config({"loss.drr": "false"}))
+    assert "drr_head" not in state.params
+    assert "loss_drr" not in metrics
+    assert float(metrics["loss"]) == pytest.approx(10 * float(metrics["loss_method"]), rel=1e-6)
+
+
+def test_meta_step_every_second_step():
+    config = tiny_config({"meta.every": "2"})
+    step, state = jitted(config), init_state(config)
+    moved = []
+    for _ in range(4):
+        before = state.mask
+        state, _ = step(state, IMAGES, POSITIONS)
+        moved.append(not np.array_equal(before, state.mask))
+    assert moved == [True, False, True, False]
+
+
+def test_accumulation_averages_the_micro_batches_gradients():
+    """One plain step on two micro-batches moves the weights by the mean of what each would do alone."""
+    plain = {
+        "optimizer.momentum": "0",
+        "optimizer.weight_decay": "0",
+        "mask.learn": "false",
+        "data.augmentation": "eval",
+    }
+    whole = tiny_config(plain | {"train.accumulate": "2"})
+    halves = tiny_config(plain)
+    start = init_state(whole)
+    found, _ = jitted(whole)(start, IMAGES, POSITIONS)
+    half = jitted(halves)
+    ends = [half(start, IMAGES[i::2], POSITIONS[i::2])[0].params for i in range(2)]
+    expected = jax.tree.map(lambda a, b: (a + b) / 2, *ends)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(expected):
+        np.testing.assert_allclose(_at(found.params, path), leaf, rtol=1e-4, atol=1e-6)
+
+
+def test_remat_changes_nothing(usual):
+    state, _ = run(tiny_config({"train.remat": "true"}))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(usual[0].params):
+        np.testing.assert_allclose(_at(state.params, path), leaf, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"train.dtype": "bfloat16"},
+        {"optimizer.name": "lars", "optimizer.learning_rate": "0.5"},
+        {"optimizer.name": "adamw", "optimizer.decay_norm_and_bias": "false"},
+        {"meta.estimator": "finite_difference"},
+        {"meta.estimator": "first_order", "meta.trial": "gradient"},
+        {"mask.activation": "identity", "optimizer.schedule": "constant", "data.views": "3"},
+    ],
+    ids=lambda overrides: next(iter(overrides.values())),
+)
+def test_switches_train_finitely_and_differently(usual, overrides):
+    state, metrics = run(tiny_config(overrides))
+    assert int(state.skipped) == 0
+    assert all(np.isfinite(value) for value in metrics.values())
+    assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}
+    assert not np.array_equal(state.mask, usual[0].mask)
+
+
+def poisoned(config, monkeypatch, bad_steps):
+    """A step whose views are NaN at some steps."""
+    augment = module.make_augmentation(config.data.augmentation, image_size=32, views=2)
+    monkeypatch.setattr(
+        module, "example_keys", lambda seed, step, positions: (example_keys(seed, step, positions), step)
+    )
+    monkeypatch.setattr(
+        module,
+        "make_augmentation",
+        lambda *args, **kwargs: (
+            lambda images, keys: jnp.where(jnp.isin(keys[1], jnp.array(bad_steps)), jnp.nan, augment(images, keys[0]))
+        ),
+    )
+    return jitted(config)
+
+
+def test_a_step_that_is_not_finite_is_skipped_whole_and_counted(monkeypatch):
+    config = tiny_config()
+    step, state = poisoned(config, monkeypatch, bad_steps=[2, 3]), init_state(config)
+    counts = []
+    for i in range(6):
+        before = state
+        state, _ = step(state, IMAGES, POSITIONS)
+        counts.append((int(state.step), int(state.skipped), int(state.skipped_in_a_row)))
+        if i in (2, 3):
+            unchanged = {"step": before.step, "skipped": before.skipped, "skipped_in_a_row": before.skipped_in_a_row}
+            jax.tree.map(np.testing.assert_array_equal, state.replace(**unchanged), before)
+        else:
+            assert not np.array_equal(state.mask, before.mask)
+    assert counts == [(1, 0, 0), (2, 0, 0), (3, 1, 1), (4, 2, 2), (5, 2, 0), (6, 2, 0)]
+
+
+def test_nt_xent_is_what_the_method_reports():
+    """The logged loss is the loss of its own definition, not a rescaled one."""
+    config = tiny_config({"loss.drr": "false", "loss.alpha": "1.0", "mask.learn": "false"})
+    state = init_state(config)
+    _, metrics = jitted(config)(state, IMAGES, POSITIONS)
+    model = build_model(config, axis_name=None)
+    views = make_augmentation("simclr", image_size=32, views=2)(IMAGES, example_keys(0, 0, POSITIONS))
+    h, _ = apply_views(model.encoder, state.params["encoder"], state.batch_stats["encoder"], views)
+    head = ProjectionHead(widths=(8, 6), last_norm=True, dtype="float32", axis_name=None)
+    z, _ = apply_views(head, state.params["method"], state.batch_stats["method"], h * jax.nn.sigmoid(state.mask))
+    assert float(metrics["loss_method"]) == pytest.approx(float(nt_xent(z, temperature=0.2)), rel=1e-5)

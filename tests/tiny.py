@@ -1,0 +1,45 @@
+"""A run small enough to compile in seconds: a one-layer encoder with BatchNorm and a configuration to go with it."""
+
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+from flax import linen as nn
+from ml_collections import ConfigDict
+
+from metamask_jax.config import apply_overrides, default_config, validate
+from metamask_jax.models import ENCODERS
+from metamask_jax.models.layers import as_output, batch_norm, dense
+
+
+class TinyEncoder(nn.Module):
+    dtype: str
+    axis_name: str | None
+    features: int = 12
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        x = nn.avg_pool(x, (8, 8), (8, 8)).reshape(len(x), -1)
+        x = dense(self.features, dtype=self.dtype, name="fc")(x)
+        return as_output(nn.relu(batch_norm(train=train, dtype=self.dtype, axis_name=self.axis_name, name="bn")(x)))
+
+
+ENCODERS["tiny"] = lambda *, width, stem, image_size, dtype, axis_name: TinyEncoder(dtype, axis_name)  # type: ignore
+
+
+def tiny_config(overrides: Mapping[str, str] | None = None) -> ConfigDict:
+    config = default_config()
+    config.train.update(batch_size=16, steps=12)
+    config.encoder.name = "tiny"
+    config.method.update(temperature=0.2, head=(8, 6))
+    config.loss.drr_head = (10,)
+    config.optimizer.update(learning_rate=0.05)
+    config.mask.update(learning_rate=1.0)
+    return validate(apply_overrides(config, overrides or {}))
+
+
+def tiny_images(count: int = 16, size: int = 32) -> np.ndarray:
+    """Smooth random pictures, so that crops of one resemble each other more than crops of two."""
+    rng = np.random.default_rng(0)
+    coarse = rng.integers(0, 256, size=(count, 4, 4, 3))
+    return coarse.repeat(size // 4, axis=1).repeat(size // 4, axis=2).astype(np.uint8)
