@@ -6,6 +6,8 @@ calls an encoder once for each.
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from jax.typing import DTypeLike
 
@@ -30,27 +32,17 @@ __all__ = [
 Encoder = AlexNet | ResNet
 
 
-def _alexnet(*, with_dense: bool) -> Callable[..., AlexNet]:
-    def build(*, width: float, stem: str, image_size: int, dtype: DTypeLike, axis_name: str | None) -> AlexNet:
-        return AlexNet(with_dense, width, stem, image_size, dtype, axis_name)
-
-    return build
-
-
-def _resnet(*blocks: int, bottleneck: bool) -> Callable[..., ResNet]:
-    def build(*, width: float, stem: str, image_size: int, dtype: DTypeLike, axis_name: str | None) -> ResNet:
-        del image_size  # ends in a global pool: any size will do
-        return ResNet(blocks, bottleneck, width, stem, dtype, axis_name)
-
-    return build
+def _resnet(*, image_size: int, **settings: Any) -> ResNet:
+    del image_size  # it ends in a global pool: any size will do
+    return ResNet(**settings)
 
 
 ENCODERS: dict[str, Callable[..., Encoder]] = {
-    "conv": _alexnet(with_dense=False),
-    "fc": _alexnet(with_dense=True),
-    "resnet18": _resnet(2, 2, 2, 2, bottleneck=False),
-    "resnet34": _resnet(3, 4, 6, 3, bottleneck=False),
-    "resnet50": _resnet(3, 4, 6, 3, bottleneck=True),
+    "conv": partial(AlexNet, with_dense=False),
+    "fc": partial(AlexNet, with_dense=True),
+    "resnet18": partial(_resnet, blocks=(2, 2, 2, 2), bottleneck=False),
+    "resnet34": partial(_resnet, blocks=(3, 4, 6, 3), bottleneck=False),
+    "resnet50": partial(_resnet, blocks=(3, 4, 6, 3), bottleneck=True),
 }
 STEMS = ("cifar", "imagenet")
 

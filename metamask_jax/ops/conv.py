@@ -30,6 +30,8 @@ from metamask_jax.ops.geometry import Geometry
 def conv2d(x: jax.Array, w: jax.Array, *, strides: Sequence[int], padding: str | Sequence[Sequence[int]]) -> jax.Array:
     """Convolves images with a kernel: `lax.conv_general_dilated` in NHWC and HWIO, faster on a CPU.
 
+    Works under every transformation; a `shard_map` around it needs `check_vma=False` (a `pmap` needs nothing).
+
     Example:
         >>> conv2d(jnp.ones((1, 4, 4, 3)), jnp.ones((3, 3, 3, 8)), strides=(2, 2), padding="SAME").shape
         (1, 2, 2, 8)
