@@ -76,7 +76,8 @@ def make_encoder(
         raise ValueError(f"stem={stem!r}; expected one of {', '.join(map(repr, STEMS))}")
     if width <= 0:
         raise ValueError(f"width={width!r}; expected a positive number")
-    smallest = 63 if stem == "imagenet" and name in ("conv", "fc") else 32
+    # AlexNet's three pools need 15 pixels after the first convolution; ResNets pad everywhere.
+    smallest = {"cifar": 15, "imagenet": 63}[stem] if name in ("conv", "fc") else 1
     if image_size < smallest:
         raise ValueError(f"image_size={image_size!r}; expected at least {smallest} for {name!r} with stem={stem!r}")
     return ENCODERS[name](width=width, stem=stem, image_size=image_size, dtype=dtype, axis_name=axis_name)

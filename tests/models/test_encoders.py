@@ -124,13 +124,25 @@ def test_residual_convolutions_start_with_hes_fan_out_variance() -> None:
         ({"name": "resnet19"}, "name='resnet19'; expected one of 'conv', 'fc', 'resnet18'"),
         ({"stem": "cifar10"}, "stem='cifar10'; expected one of 'cifar', 'imagenet'"),
         ({"width": 0}, "width=0; expected a positive number"),
-        ({"image_size": 16}, "image_size=16; expected at least 32"),
+        ({"image_size": 0}, "image_size=0; expected at least 1 for 'resnet18'"),
+        ({"name": "fc", "image_size": 14}, "image_size=14; expected at least 15 for 'fc'"),
         ({"name": "conv", "stem": "imagenet"}, "image_size=32; expected at least 63 for 'conv'"),
     ],
 )
 def test_bad_arguments_are_named(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         encoder(**({"name": "resnet18"} | changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "stem", "size"), [("fc", "cifar", 15), ("fc", "imagenet", 63), ("resnet18", "cifar", 1)]
+)
+def test_smallest_allowed_image_is_encoded(name: str, stem: str, size: int) -> None:
+    module = encoder(name, stem=stem, image_size=size)
+    x = jnp.zeros((2, size, size, 3))
+    features = jax.eval_shape(lambda: module.init_with_output(jax.random.key(0), x, train=True))[0]
+    assert features.shape == (2, module.features)
+    assert jax.tree.reduce(min, jax.tree.map(lambda leaf: leaf.size, parameters(module, *x.shape))) > 0
 
 
 def test_alexnet_refuses_images_of_another_size() -> None:
