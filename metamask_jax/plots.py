@@ -18,7 +18,7 @@ class Curve(NamedTuple):
     values: np.ndarray
 
 
-BLUE, ORANGE, TEAL, VIOLET, ROSE, SLATE = "#2563eb", "#ea580c", "#0d9488", "#7c3aed", "#e11d48", "#64748b"
+BLUE, ORANGE, TEAL, VIOLET, SLATE = "#2563eb", "#ea580c", "#0d9488", "#7c3aed", "#64748b"
 _INK, _LINE, _GRID = "#334155", "#cbd5e1", "#eef2f7"
 WIDTH, NARROW = 5.6, 4.2  # inches, of a figure in two columns and in three
 _SMOOTH = 120  # a longer curve is drawn with its running mean

@@ -96,8 +96,9 @@ def _read_curves(path: pathlib.Path) -> dict[str, Curve]:
 
 
 def _read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Every array that can be drawn: neither empty nor with values that are not finite."""
     with np.load(path) as file:
-        return dict(file)
+        return {key: values for key, values in file.items() if values.size and np.isfinite(values).all()}
 
 
 def _percent(value: float) -> str:
@@ -110,7 +111,7 @@ _CARDS: dict[str, tuple[str, Callable[[float], str]]] = {
     "effective_rank": ("Effective rank", "{:.1f}".format),
     "loss": ("Final loss", "{:.4g}".format),
     "mask_std": ("Mask spread", "{:.3g}".format),
-    "step": ("Steps", "{:,.0f}".format),
+    "steps": ("Steps", "{:,.0f}".format),
     "images_per_second": ("Images / second", "{:,.0f}".format),
     "skipped": ("Skipped steps", "{:,.0f}".format),
 }
@@ -120,7 +121,7 @@ def _cards(run: Run) -> str:
     """Key numbers: from the result where it has them, else the last that were logged."""
     numbers = {key: curve.values[-1] for key, curve in run.curves.items()}
     if run.curves:
-        numbers["step"] = max(curve.steps[-1] for curve in run.curves.values())
+        numbers["steps"] = max(curve.steps[-1] for curve in run.curves.values())
     numbers |= {key: value for key, value in run.result.items() if isinstance(value, int | float)}
     cards = "".join(
         f'<div class="card"><div class="label">{label}</div><div class="value">{text(numbers[key])}</div></div>'

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metamask_jax import plots
-from metamask_jax.plots import BLUE, ORANGE, ROSE, SLATE, TEAL, VIOLET, Curve
+from metamask_jax.plots import BLUE, ORANGE, SLATE, TEAL, VIOLET, Curve
 
 
 class Run(NamedTuple):
@@ -52,7 +52,7 @@ def _training(run: Run) -> Iterator[Plot]:
         "The network learns by the total, the mask by the method's loss after a trial step.",
         ("total loss", {"loss": ("total", BLUE)}),
         ("redundancy reduction", {"loss_drr": ("redundancy reduction", TEAL)}),
-        ("method's loss", {"loss_method": ("regular step", ORANGE), "loss_outer": ("after trial step", ROSE)}),
+        ("method's loss", {"loss_method": ("regular step", ORANGE), "loss_outer": ("after trial step", VIOLET)}),
     )
     if curve := run.curves.get("knn_accuracy"):
         others = {row["name"]: row["knn"] for row in run.result.get("table", []) if row.get("knn") is not None}

@@ -175,6 +175,18 @@ def test_cut_off_lines_and_values_that_are_not_finite_are_left_out(tmp_path: pat
     assert page.headings == ["Losses"]
 
 
+def test_arrays_that_are_empty_or_not_finite_are_left_out(tmp_path: pathlib.Path) -> None:
+    np.savez(
+        tmp_path / "report.npz",
+        mask_steps=np.array([]),
+        mask_trajectory=np.array([]),
+        mask_final=np.full(8, 0.5),
+        singular_values=np.full(8, np.nan),
+        correlation=np.zeros((8, 8)),
+    )
+    assert Page(write_report(tmp_path)).headings == ["Mask at the end", "Correlation"]
+
+
 def test_a_run_without_mask_learning_has_no_meta_gradient_to_show(tmp_path: pathlib.Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0, "loss_method": 1.0}\n')
     assert Page(write_report(tmp_path)).headings == ["Losses"]
