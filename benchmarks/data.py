@@ -108,6 +108,7 @@ def share_of_step() -> dict[str, float]:
 
     from metamask_jax.data import batch_indices
     from metamask_jax.data.augment import example_keys, make_augmentation
+    from metamask_jax.losses import nt_xent
     from metamask_jax.models import make_encoder
 
     images = np.random.default_rng(0).integers(0, 256, (50_000, STEP_SIZE, STEP_SIZE, 3), dtype=np.uint8)
@@ -120,17 +121,19 @@ def share_of_step() -> dict[str, float]:
         return augment_step(jax.device_put(batch), step).block_until_ready()
 
     def loss(params: dict, batch_stats: dict, views: jax.Array) -> jax.Array:
-        encode = lambda view: encoder.apply(  # noqa: E731
-            {"params": params, "batch_stats": batch_stats}, view, train=True, mutable=["batch_stats"]
-        )[0]
-        a, b = (z / jnp.linalg.norm(z, axis=1, keepdims=True) for z in map(encode, views))
-        logits = a @ b.T / 0.5
-        return -jnp.mean(jnp.diag(jax.nn.log_softmax(logits)) + jnp.diag(jax.nn.log_softmax(logits.T)))
+        def encode(view: jax.Array) -> jax.Array:
+            variables = {"params": params, "batch_stats": batch_stats}
+            return encoder.apply(variables, view, train=True, mutable=["batch_stats"])[0]
+
+        return nt_xent(jnp.stack([encode(view) for view in views]), temperature=0.5)
 
     views = views_of(0)
     variables = encoder.init(jax.random.key(0), views[0], train=False)
     gradient = jax.jit(jax.grad(loss))
-    train = lambda: jax.block_until_ready(gradient(variables["params"], variables["batch_stats"], views))  # noqa: E731
+
+    def train() -> None:
+        jax.block_until_ready(gradient(variables["params"], variables["batch_stats"], views))
+
     train()
     both = [(seconds(lambda i=i: views_of(i)), seconds(train)) for i in range(1, 6)]
     data, step = (statistics.median(times) for times in zip(*both, strict=True))

@@ -101,6 +101,18 @@ def test_any_number_of_views_each_with_its_own_draws(views):
             assert np.abs(got[i] - got[j]).mean(axis=(1, 2, 3)).min() > 0.05
 
 
+@pytest.mark.usefixtures("x64")
+def test_views_are_float32_whatever_the_default():
+    keys = example_keys(0, 0, jnp.arange(BATCH))
+    assert jax.eval_shape(make_augmentation((FULL,), image_size=SIZE, views=2), IMAGES, keys).dtype == jnp.float32
+    draws = jax.eval_shape(functools.partial(sample_draws, spec=FULL, height=SIZE, width=SIZE), keys[0])
+    assert {name: leaf.dtype.name for name, leaf in draws._asdict().items()} == {
+        **dict.fromkeys(("box", "order"), "int32"),
+        **dict.fromkeys(("jitter", "grey", "sigma", "threshold"), "float32"),
+        "flip": "bool",
+    }
+
+
 def test_specs_take_turns():
     black, white = (
         dataclasses.replace(PRESETS["eval"](SIZE)[0], mean=(level,) * 3, std=(1.0,) * 3) for level in (0, 1)

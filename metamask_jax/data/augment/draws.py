@@ -24,7 +24,7 @@ class Draws(NamedTuple):
     """Parameters of one view of one image; a step that is not applied has its neutral parameter.
 
     Attributes:
-        box: int32 `[4]`, top, left, height and width of the crop.
+        box: int32 `[4]`, top, left, height and width of a random crop.
         flip: bool, whether the crop is mirrored.
         jitter: float32 `[4]`, see `ops.color_jitter`.
         order: int32 `[4]`, the order of the jitter's adjustments.
@@ -76,7 +76,7 @@ def sample_box(uniform: jax.Array, crop: RandomResizedCrop, *, height: int, widt
     sides = jnp.stack([heights, widths])[:, jnp.argmax(fits)]
     corner = jnp.floor(uniform[2 * _TRIES :] * (jnp.array([height, width], jnp.float32) - sides + 1))
     box = jnp.concatenate([corner, sides]).astype(jnp.int32)
-    return jnp.where(fits.any(), box, jnp.array(_central_box(height, width, crop.ratio), jnp.float32))
+    return jnp.where(fits.any(), box, jnp.array(_central_box(height, width, crop.ratio), jnp.int32))
 
 
 def sample_jitter(uniform: jax.Array, strengths: tuple[float, ...], *, p: float) -> tuple[jax.Array, jax.Array]:
@@ -98,16 +98,17 @@ def sample_draws(key: jax.Array, spec: ViewSpec, *, height: int, width: int) -> 
     sizes = (2 * _TRIES + 2, 1, 6, 1, 2, 1)
     uniform = jax.random.uniform(key, (sum(sizes),), jnp.float32)
     box, flip, jitter, grey, blur, solarize = jnp.split(uniform, np.cumsum(sizes)[:-1])
-    whole = jnp.array([0, 0, height, width])
+    if isinstance(spec.crop, RandomResizedCrop):
+        seen = sample_box(box, spec.crop, height=height, width=width)
+    else:
+        seen = jnp.array([0, 0, height, width], jnp.int32)
     factors, order = sample_jitter(jitter, spec.jitter, p=spec.jitter_p)
     return Draws(
-        box=sample_box(box, spec.crop, height=height, width=width)
-        if isinstance(spec.crop, RandomResizedCrop)
-        else whole,
+        box=seen,
         flip=flip[0] < spec.flip_p,
         jitter=factors,
         order=order,
-        grey=jnp.where(grey[0] < spec.grey_p, 0.0, 1.0),
+        grey=(grey[0] >= spec.grey_p).astype(jnp.float32),
         sigma=jnp.where(blur[0] < spec.blur_p, _between(blur[1], *spec.blur_sigma), _NO_BLUR),
-        threshold=jnp.where(solarize[0] < spec.solarize_p, spec.solarize_threshold, _NO_SOLARIZE),
+        threshold=jnp.where(solarize[0] < spec.solarize_p, jnp.float32(spec.solarize_threshold), _NO_SOLARIZE),
     )

@@ -21,8 +21,6 @@ _RGB_TO_XYZ = np.array(
     [[0.412453, 0.357580, 0.180423], [0.212671, 0.715160, 0.072169], [0.019334, 0.119193, 0.950227]]
 ) / np.array([[0.95047], [1.0], [1.08883]])
 _ROOT_TO_LAB = np.array([[0.0, 116.0, 0.0], [500.0, -500.0, 0.0], [0.0, 200.0, -200.0]])
-# Where every value is read many times: otherwise the compiler fuses, and computes it anew for each reader.
-_materialize = jax.lax.optimization_barrier
 
 
 def _triangle(x: jax.Array) -> jax.Array:
@@ -196,7 +194,8 @@ def gaussian_blur(image: jax.Array, sigma: jax.Array, *, size: int) -> jax.Array
     taps = taps / taps.sum()
     for axis in (1, 2):
         width = [(radius, radius) if a == axis else (0, 0) for a in range(3)]
-        padded = _materialize(jnp.pad(_materialize(image), width, mode="reflect"))
+        # The barrier keeps the compiler from doing the padding anew for every tap.
+        padded = jax.lax.optimization_barrier(jnp.pad(image, width, mode="reflect"))
         length = image.shape[axis]
         shifted = (jax.lax.slice_in_dim(padded, i, i + length, axis=axis) for i in range(size))
         image = functools.reduce(operator.add, (tap * part for tap, part in zip(taps, shifted, strict=True)))
@@ -212,9 +211,9 @@ def rgb_to_lab(image: jax.Array) -> jax.Array:
     """Converts sRGB to CIE L*a*b* (D65): L in [0, 100], a and b within about [-108, 99]."""
     # The floors keep the branches not taken finite.
     linear = jnp.where(image > 0.04045, _power((jnp.maximum(image, 0.04) + 0.055) / 1.055, 2.4), image / 12.92)
-    xyz = _mix(_RGB_TO_XYZ, _materialize(linear))
+    xyz = _mix(_RGB_TO_XYZ, linear)
     root = jnp.where(xyz > 0.008856, _power(jnp.maximum(xyz, 0.008), 1 / 3), 7.787 * xyz + 16.0 / 116.0)
-    return _mix(_ROOT_TO_LAB, _materialize(root)) - jnp.array([16.0, 0.0, 0.0], image.dtype)[:, None, None]
+    return _mix(_ROOT_TO_LAB, root) - jnp.array([16.0, 0.0, 0.0], image.dtype)[:, None, None]
 
 
 def _power(base: jax.Array, exponent: float) -> jax.Array:

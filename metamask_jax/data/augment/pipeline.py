@@ -86,7 +86,8 @@ def render_view(image: jax.Array, draws: Draws, spec: ViewSpec, *, image_size: i
         planes = ops.solarize(planes, draws.threshold)
     if spec.color_space == "lab":
         planes = ops.rgb_to_lab(planes)
-    return (planes.transpose(1, 2, 0) - jnp.array(spec.mean)) / jnp.array(spec.std)
+    mean, std = jnp.array([spec.mean, spec.std], jnp.float32)
+    return (planes.transpose(1, 2, 0) - mean) / std
 
 
 def _map_images(
