@@ -16,6 +16,8 @@ def get_config() -> ConfigDict:
     config = default_config()
     config.train.update(batch_size=4096, epochs=100, dtype="bfloat16", remat=True)
     config.data.update(name="imagenet2012", image_size=224)
+    with config.data.options.unlocked():
+        config.data.options.update(image_size=224, views=2)  # decoded and cropped on the host
     config.encoder.update(name="resnet50", stem="imagenet")
     config.loss.update(drr_head=(8192, 8192, 8192), chunk_size=1024)
     config.optimizer.update(

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -46,9 +47,19 @@ def _pretrain(arguments: Sequence[str]) -> int:
     from metamask_jax import parallel
     from metamask_jax.train import pretrain
 
+    _keep_compiled_programs()
     parallel.join_processes(coordinator=flags.coordinator, process_count=flags.processes, process_index=flags.process)
     pretrain(config, flags.workdir, accept_changes=flags.accept_changes)
     return 0
+
+
+def _keep_compiled_programs() -> None:
+    """Lets the next start of the same configuration skip the compiler; JAX's own variable still decides where."""
+    import jax
+
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", os.path.expanduser("~/.cache/metamask_jax"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
 
 def _override(text: str) -> tuple[str, str]:

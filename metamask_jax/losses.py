@@ -272,7 +272,8 @@ def _debias(
     # A similarity is never below -1, which bounds the true sum. The floor may underflow to zero: its logarithm is
     # then -inf, "no negatives", which is safe beside the positives but whose derivative is not, hence the tiny.
     floor = jnp.maximum(count * jnp.exp(-1.0 / temperature - peak), jnp.finfo(peak.dtype).tiny)
-    return jnp.log(jnp.maximum(unbiased, floor)) + peak
+    # Not jnp.maximum: its derivative asks which operand *equals* the result, and a compiler may round the two apart.
+    return jnp.log(jnp.where(unbiased > floor, unbiased, floor)) + peak
 
 
 def _cross_entropy(positives: jax.Array, negatives: jax.Array, axis_name: str | None) -> jax.Array:

@@ -5,11 +5,11 @@ from functools import cached_property
 import numpy as np
 from ml_collections import ConfigDict
 
-from metamask_jax.data.sources import Source, open_source
+from metamask_jax.data.sources import Source, open_configured
 from metamask_jax.evaluate.features import make_extractor
 from metamask_jax.evaluate.knn import knn_accuracy
 from metamask_jax.evaluate.spectrum import cross_correlation, effective_rank, singular_values
-from metamask_jax.mask import apply_mask, mask_weights
+from metamask_jax.mask import mask_weights
 from metamask_jax.train_step import TrainState
 
 _CHUNK = 4096  # images decoded at a time
@@ -73,11 +73,8 @@ class Monitor:
 
     @cached_property
     def _splits(self) -> tuple[Source, Source]:
-        data, size = self._config.data, self._config.eval.size
-        train, test = (
-            open_source(data.name, split=split, data_dir=data.dir, **data.options.to_dict())
-            for split in ("train", "test")
-        )
+        size = self._config.eval.size
+        train, test = (open_configured(self._config.data, split=split) for split in ("train", "test"))
         return (train, test) if size is None else (train.first(min(size, len(train))), test.first(min(size, len(test))))
 
     def _features(self, state: TrainState, source: Source) -> tuple[np.ndarray, np.ndarray]:
@@ -89,5 +86,5 @@ class Monitor:
             labels.append(chunk_labels)
         h = np.concatenate(features)
         if self._config.eval.masked:
-            h = np.asarray(apply_mask(h, mask_weights(state.mask, activation=self._config.mask.activation)))
+            h = h * np.asarray(mask_weights(state.mask, activation=self._config.mask.activation))
         return h, np.concatenate(labels)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from metamask_jax.config import ConfigError
 from metamask_jax.train_step import Step
 
+T = TypeVar("T")
 AXIS = "batch"
 _CLUSTERS = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")  # launchers whose environment jax.distributed reads by itself
 
@@ -71,6 +72,18 @@ def any_process(flag: bool) -> bool:
     if jax.process_count() == 1:
         return flag
     return bool(np.any(multihost_utils.process_allgather(np.asarray(flag))))
+
+
+def main_first(make: Callable[[], T]) -> T:
+    """What `make` gives, on the main process before the others: it may be preparing files for all of them."""
+    if jax.process_count() == 1:
+        return make()
+    if is_main():
+        made = make()
+        multihost_utils.sync_global_devices("main first")
+        return made
+    multihost_utils.sync_global_devices("main first")
+    return make()
 
 
 def from_main(make: Callable[[], Any], like: Any) -> Any:

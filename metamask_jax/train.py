@@ -20,7 +20,7 @@ from metamask_jax.checkpoint import Checkpoints
 from metamask_jax.config import ConfigError, differences, from_json, to_json, validate
 from metamask_jax.data.loader import batches, prefetch
 from metamask_jax.data.order import steps_per_epoch
-from metamask_jax.data.sources import Source, open_source
+from metamask_jax.data.sources import Source, open_configured
 from metamask_jax.mask import mask_weights
 from metamask_jax.monitor import Monitor
 from metamask_jax.train_step import TrainState, init_state, make_train_step
@@ -81,13 +81,7 @@ def pretrain(config: ConfigDict, workdir: str | pathlib.Path, *, accept_changes:
     config = validate(config)
     parallel.check_batch_size(config.train.batch_size, config.train.accumulate)
     workdir = pathlib.Path(workdir)
-    source = open_source(
-        config.data.name,
-        split="pretrain",
-        data_dir=config.data.dir,
-        size=config.data.size,
-        **config.data.options.to_dict(),
-    )
+    source = parallel.main_first(lambda: open_configured(config.data, split="pretrain"))
     plan = Plan.of(config, len(source))
     checkpoints = None
     if parallel.is_main():
@@ -222,13 +216,12 @@ def _finish(
 
         masks = read_json_lines(workdir / "masks.jsonl")
         write_atomically(workdir / "result.json", json.dumps(result, indent=2))
-        np.savez(
-            workdir / "report.npz",
-            mask_final=weights,
-            mask_steps=np.array([line["step"] for line in masks]),
-            mask_trajectory=np.array([line["weights"] for line in masks]),
-            **monitor.arrays(),
-        )
+        arrays = monitor.arrays() | {
+            "mask_final": weights,
+            "mask_steps": np.array([line["step"] for line in masks]),
+            "mask_trajectory": np.array([line["weights"] for line in masks]),
+        }
+        np.savez(workdir / "report.npz", allow_pickle=False, **arrays)
         _log.info("report: %s", write_report(workdir))
     return result
 

@@ -102,7 +102,7 @@ class _Failure(NamedTuple):
     error: BaseException
 
 
-def prefetch(iterator: Iterator[T], *, depth: int, transfer: Callable[[T], U]) -> Iterator[U]:
+def prefetch(iterator: Iterator[T], *, depth: int, transfer: Callable[[T], U]) -> Generator[U]:
     """Yields `transfer(item)` for each item, computed up to `depth` items ahead in a background thread.
 
     The host's work and the copy to the device then overlap with compute. An exception in the thread is raised in the
@@ -118,7 +118,7 @@ def prefetch(iterator: Iterator[T], *, depth: int, transfer: Callable[[T], U]) -
     return _prefetch(iterator, depth, transfer)
 
 
-def _prefetch(iterator: Iterator[T], depth: int, transfer: Callable[[T], U]) -> Iterator[U]:
+def _prefetch(iterator: Iterator[T], depth: int, transfer: Callable[[T], U]) -> Generator[U]:
     # The queue has no bound: the semaphore keeps the thread from running further ahead, and unlike a full queue it can
     # be released to wake the thread up for its end.
     results: queue.SimpleQueue[U | _Failure] = queue.SimpleQueue()

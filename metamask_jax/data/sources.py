@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from metamask_jax.data import arrays, builders, prepared
 from metamask_jax.data.arrays import ArraySource
@@ -45,6 +46,18 @@ def open_source(name: str, *, split: str, data_dir: str, size: int | None = None
     if size is not None and not 1 <= size <= len(source):
         raise DataError(f"{size=}; expected 1 to {len(source)}, the number of pictures in {split!r} of {name!r}")
     return source if size is None else source.first(size)
+
+
+def open_configured(data: ConfigDict, *, split: str) -> Source:
+    """Opens what the `data` section of a configuration asks for.
+
+    `data.size` and `data.options.views`, random crops on the host, are for pretraining only.
+    """
+    options = data.options.to_dict()
+    if split != "pretrain":
+        options.pop("views", None)
+    size = data.size if split == "pretrain" else None
+    return open_source(data.name, split=split, data_dir=data.dir, size=size, **options)
 
 
 def _sort_options(name: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
