@@ -64,9 +64,12 @@ class Checkpoints:
             keep.append(
                 policies.BestN(get_metric_fn=lambda m: m["metric"], n=1, keep_checkpoints_without_metrics=False)
             )
+        path = pathlib.Path(folder).absolute()
+        path.mkdir(parents=True, exist_ok=True)
         self._manager = ocp.CheckpointManager(
-            pathlib.Path(folder).absolute(),
+            path,
             options=ocp.CheckpointManagerOptions(
+                create=False,
                 preservation_policy=policies.AnyPreservationPolicy(keep),
                 cleanup_tmp_directories=True,
                 multiprocessing_options=ocp.options.MultiprocessingOptions(

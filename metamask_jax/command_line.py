@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -75,23 +76,35 @@ def _guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) 
     logging.getLogger("metamask_jax").setLevel(logging.INFO)
     try:
         return command(arguments)
-    except ConfigError as error:
-        return _complain(error, 2)
+    except ConfigError as error:  # told apart first: a bad flag should not have to wait for the other imports
+        code, message = 2, str(error)
     except Exception as error:
-        # Only now: a bad flag should not have to wait for these imports.
-        from metamask_jax.checkpoint import CheckpointError
-        from metamask_jax.data.errors import DataError
-        from metamask_jax.train import Interrupted, TrainingError
-
-        if isinstance(error, DataError | CheckpointError):
-            return _complain(error, 2)
-        if isinstance(error, TrainingError):
-            return _complain(error, 1)
-        if isinstance(error, Interrupted):
-            return _complain(error, error.exit_code)
-        raise
-
-
-def _complain(error: Exception, code: int) -> int:
-    print(str(error), file=sys.stderr, flush=True)
+        code, message = _judge(error)
+    print(message, file=sys.stderr, flush=True)
+    if "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized():
+        # An orderly exit would wait for the other processes, which wait for this one.
+        os._exit(code)
     return code
+
+
+def _judge(error: Exception) -> tuple[int, str]:
+    """Exit code and message of an exception; one that nobody expected keeps its traceback."""
+    import jax
+
+    from metamask_jax.checkpoint import CheckpointError
+    from metamask_jax.data.errors import DataError
+    from metamask_jax.train import Interrupted, TrainingError
+
+    if isinstance(error, DataError | CheckpointError):
+        return 2, str(error)
+    if isinstance(error, TrainingError):
+        return 1, str(error)
+    if isinstance(error, Interrupted):
+        return error.exit_code, str(error)
+    if isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1:
+        reason = str(error).strip().splitlines()[0][:200]
+        return 1, (
+            f"another process of this run has ended or cannot be reached ({reason}); "
+            "start the same command again on all of them to resume from the last checkpoint"
+        )
+    return 1, "".join(traceback.format_exception(error))
