@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint types format lock clean
+.PHONY: help quickstart test slow lint types format lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -20,8 +20,14 @@ $(VENV)/.dev: $(VENV)/.run
 	$(PIP) install --quiet --constraint requirements.lock --editable '.[test,lint]'
 	touch $@
 
-test: $(VENV)/.dev  ## run the whole test suite
-	$(BIN)/python -m pytest -n 2 $(TESTS)
+quickstart: $(VENV)/.run  ## pretrain on the embedded data and write a report: no download
+	$(BIN)/python run_pretrain.py
+
+test: $(VENV)/.dev  ## run the test suite
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+slow: $(VENV)/.dev  ## run the long tests: killed and restarted runs, several processes
+	$(BIN)/python -m pytest -n 2 -m slow tests
 
 lint: $(VENV)/.dev  ## check style and formatting
 	$(BIN)/ruff check .

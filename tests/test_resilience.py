@@ -128,7 +128,9 @@ def test_two_processes_follow_the_trajectory_of_one(shared, uninterrupted, tmp_p
     assert [line["step"] for line in found] == list(range(1, 41))
     for ours, theirs in zip(found[:5], expected[:5], strict=True):
         for name, value in theirs.items():
-            assert ours[name] == pytest.approx(value, rel=1e-3), (ours["step"], name)
+            # Rounding grows along a float32 trajectory; test_train_step follows one in float64.
+            tolerance = 1e-5 if ours["step"] == 1 else 1e-3
+            assert ours[name] == pytest.approx(value, rel=tolerance), (ours["step"], name)
 
 
 @pytest.mark.slow
