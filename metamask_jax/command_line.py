@@ -50,7 +50,12 @@ def _pretrain(arguments: Sequence[str]) -> int:
 
     _keep_compiled_programs()
     parallel.join_processes(coordinator=flags.coordinator, process_count=flags.processes, process_index=flags.process)
-    pretrain(config, flags.workdir, accept_changes=flags.accept_changes)
+    if not arguments:
+        from metamask_jax.quickstart import run_quickstart
+
+        run_quickstart(config, flags.workdir)
+    else:
+        pretrain(config, flags.workdir, accept_changes=flags.accept_changes)
     return 0
 
 

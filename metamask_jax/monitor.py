@@ -33,11 +33,11 @@ class Monitor:
 
     def __call__(self, state: TrainState) -> dict[str, float]:
         """Accuracy of kNN on the test split, if it has labels, and the effective rank of its features."""
-        train, test = self._splits
-        test_features, test_labels = self._features(state, test)
+        train, test = self.splits
+        test_features, test_labels = self.features(state, test)
         values = {"effective_rank": float(effective_rank(test_features[:_SPECTRUM_IMAGES]))}
         if test_labels.min() >= 0:
-            train_features, train_labels = self._features(state, train)
+            train_features, train_labels = self.features(state, train)
             values["knn_accuracy"] = float(
                 knn_accuracy(
                     train_features,
@@ -72,12 +72,13 @@ class Monitor:
         return {"singular_values": np.asarray(singular_values(h)), "correlation": np.asarray(cross_correlation(h))}
 
     @cached_property
-    def _splits(self) -> tuple[Source, Source]:
+    def splits(self) -> tuple[Source, Source]:
+        """The labelled training and test split."""
         size = self._config.eval.size
         train, test = (open_configured(self._config.data, split=split) for split in ("train", "test"))
         return (train, test) if size is None else (train.first(min(size, len(train))), test.first(min(size, len(test))))
 
-    def _features(self, state: TrainState, source: Source) -> tuple[np.ndarray, np.ndarray]:
+    def features(self, state: TrainState, source: Source) -> tuple[np.ndarray, np.ndarray]:
         """Features [n, dim] and labels [n] of a whole split, masked if the configuration says so."""
         features, labels = [], []
         for start in range(0, len(source), _CHUNK):

@@ -11,6 +11,7 @@ import pytest
 from metamask_jax import train, train_step
 from metamask_jax.checkpoint import Checkpoints
 from metamask_jax.config import ConfigError
+from metamask_jax.quickstart import run_quickstart
 from metamask_jax.train import Interrupted, TrainingError, pretrain
 from metamask_jax.train_step import init_state
 from metamask_jax.watch import read_json_lines
@@ -135,3 +136,15 @@ def test_endless_nan_stops_with_advice(data_dir, tmp_path, monkeypatch):
     with pytest.raises(TrainingError, match=r"3 steps in a row were not finite.*try a smaller"):
         pretrain(config, tmp_path)
     assert [line["skipped"] for line in trajectory(tmp_path)] == [1, 2, 3]
+
+
+def test_the_quickstart_compares_four_rows_and_puts_them_into_the_report(data_dir, tmp_path, capsys):
+    rows = run_quickstart(config_for(data_dir, train__steps=2, eval__every_epochs=0), tmp_path)
+    assert [row["name"] for row in rows] == [
+        *("raw pixels, half size", "untrained encoder", "SimCLR + BT, mask fixed", "MetaMask")
+    ]
+    assert all(0.0 <= row[kind] <= 1.0 for row in rows for kind in ("knn", "linear"))
+    printed = capsys.readouterr().out
+    assert "MetaMask" in printed
+    assert str(tmp_path / "metamask" / "report.html") in printed
+    assert "untrained encoder" in (tmp_path / "metamask" / "report.html").read_text()

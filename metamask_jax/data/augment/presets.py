@@ -144,6 +144,19 @@ def _cmc(image_size: int) -> tuple[ViewSpec, ...]:
     return (dataclasses.replace(_plain(image_size), crop=crop, color_space="lab", mean=LAB_MEAN, std=LAB_STD),)
 
 
+def _shapes(image_size: int) -> tuple[ViewSpec, ...]:
+    # Small crops would lose the one shape of a picture, and what tells the classes apart is not its colour.
+    return (
+        dataclasses.replace(
+            _plain(image_size),
+            crop=RandomResizedCrop(scale=(0.25, 1.0), ratio=(3 / 4, 4 / 3)),
+            jitter=(0.4, 0.4, 0.4, 0.5),
+            jitter_p=1.0,
+            grey_p=0.3,
+        ),
+    )
+
+
 def _eval(image_size: int) -> tuple[ViewSpec, ...]:
     # ImageNet's 256 for 224; smaller pictures are too small to throw a border away.
     shortest = round(image_size * 256 / 224) if image_size >= 224 else image_size
@@ -159,6 +172,7 @@ PRESETS: dict[str, Callable[[int], tuple[ViewSpec, ...]]] = {
     "barlow": _byol,  # Barlow Twins took BYOL's asymmetric pair unchanged
     "byol": _byol,
     "cmc": _cmc,
+    "shapes": _shapes,  # ours, for confounded_shapes
     "eval": _eval,
     "eval_lab": _eval_lab,
 }
@@ -170,6 +184,8 @@ PRESETS: dict[str, Callable[[int], tuple[ViewSpec, ...]]] = {
 | `byol`   | jitter (0.4, 0.4, 0.2, 0.1) p 0.8, grey 0.2;       | blur 1.0 in the first and 0.1 in the second view |
 | `barlow` | bicubic; solarize 0.2 in the second view           |                                                  |
 | `cmc`    | crop 0.2-1, flip, Lab; no jitter: colour is a view | the same                                         |
+| `shapes` | crop 0.25-1, jitter (0.4, 0.4, 0.4, 0.5) p 1, grey | the same                                         |
+|          | 0.3: any hue, for sets where colour is no class    |                                                  |
 | `eval`   | nothing random: resize the shortest side, centre   | from 224 pixels on, resize to 8/7 of the size    |
 |          | crop; `eval_lab` for encoders trained with `cmc`   |                                                  |
 """
