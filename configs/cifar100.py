@@ -2,7 +2,7 @@
 
     python run_pretrain.py --config configs/cifar100.py --workdir runs/cifar100
 
-This file has been run here for two steps only.
+Not run to the end yet: no result is claimed.
 """
 
 from ml_collections import ConfigDict

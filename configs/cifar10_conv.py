@@ -2,8 +2,8 @@
 
     python run_pretrain.py --config configs/cifar10_conv.py --workdir runs/cifar10_conv
 
-Batch 64 and CMC's augmentations are the paper's; it gives neither epochs nor learning rate, so 200 epochs and 0.03
-are ours. This file has been run here for two steps only.
+Batch 64 is the paper's; it gives neither epochs nor learning rate, so 200 epochs and 0.03 are ours, and SimCLR's
+augmentations stand in for CMC's. Not run to the end yet: no result is claimed.
 """
 
 from ml_collections import ConfigDict

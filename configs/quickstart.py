@@ -13,7 +13,7 @@ from metamask_jax.config import default_config
 def get_config() -> ConfigDict:
     """What differs from the defaults."""
     config = default_config()
-    config.train.update(batch_size=128, steps=150)
+    config.train.update(batch_size=128, steps=140)
     config.data.update(dir="runs/data", augmentation="shapes")
     config.encoder.update(name="conv", width=0.125)
     config.method.update(temperature=0.2, head=(256, 64))
@@ -23,6 +23,6 @@ def get_config() -> ConfigDict:
     )
     # At the authors' 1e-3 the mask would hardly move in a run this short.
     config.mask.update(learning_rate=0.1, weight_decay=0.0, schedule="constant")
-    config.meta.update(trial="gradient", learning_rate=0.01, head_learning_rate=0.01, every=2)
+    config.meta.update(trial="gradient", learning_rate=0.01, head_learning_rate=0.01)
     config.eval.every_epochs = 1
     return config

@@ -2,8 +2,7 @@
 
     python run_pretrain.py --config configs/stl10.py --workdir runs/stl10
 
-At 96 pixels the ImageNet stem keeps the cost of a step near that of CIFAR. This file has been run here for two steps
-only, on stand-in images.
+At 96 pixels the ImageNet stem keeps the cost of a step near that of CIFAR. Not run yet: no result is claimed.
 """
 
 from ml_collections import ConfigDict

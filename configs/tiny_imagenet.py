@@ -4,7 +4,7 @@
 
 An archive already on disk is used by `--config.data.options.path=tiny-imagenet-200.zip`.
 
-This file has been run here for two steps only.
+Not run to the end yet: no result is claimed.
 """
 
 from ml_collections import ConfigDict

@@ -23,7 +23,7 @@ from metamask_jax.data.order import steps_per_epoch
 from metamask_jax.data.sources import Source, open_configured
 from metamask_jax.mask import mask_weights
 from metamask_jax.monitor import Monitor
-from metamask_jax.train_step import TrainState, init_state, make_train_step
+from metamask_jax.train_step import META_METRICS, TrainState, init_state, make_train_step
 from metamask_jax.version import __version__
 from metamask_jax.watch import Silence, Watch, read_json_lines, write_atomically
 
@@ -166,7 +166,7 @@ def _run(
             stop = (logged or jax.process_count() == 1) and parallel.any_process(bool(signals))
             evaluated = monitor(state) if monitor.due(step, **dataclasses.asdict(plan)) else {}
             if logged or evaluated:
-                watch.log(step, {**jax.device_get(metrics), **evaluated})
+                watch.log(step, {**_measured(config, step, jax.device_get(metrics)), **evaluated})
             if evaluated:
                 for warning in monitor.warnings(evaluated, float(metrics["feature_std"])):
                     watch.say(f"warning: {warning}")
@@ -224,6 +224,13 @@ def _finish(
         np.savez(workdir / "report.npz", allow_pickle=False, **arrays)
         _log.info("report: %s", write_report(workdir))
     return result
+
+
+def _measured(config: ConfigDict, step: int, metrics: dict[str, Any]) -> dict[str, Any]:
+    """The metrics without those of a meta step that was not this step's turn."""
+    if (step - 1) % config.meta.every == 0:
+        return metrics
+    return {name: value for name, value in metrics.items() if name not in META_METRICS}
 
 
 def _check_finite(config: ConfigDict, metrics: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from metamask_jax.optim import make_mask_optimizer, make_optimizer, make_schedul
 
 PyTree = Any
 Metrics = dict[str, jax.Array]
+META_METRICS = ("loss_outer", "meta_direct_norm", "meta_second_order_norm")  # zero where there is no meta step
 Step = Callable[["TrainState", jax.Array, jax.Array], tuple["TrainState", Metrics]]
 
 
@@ -326,4 +327,4 @@ def _mask_metrics(weights: jax.Array) -> Metrics:
 
 def _leave_mask(state: TrainState) -> tuple[TrainState, Metrics]:
     """What stands in for the meta step when it is not its turn."""
-    return state, {name: jnp.zeros(()) for name in ("loss_outer", "meta_direct_norm", "meta_second_order_norm")}
+    return state, {name: jnp.zeros(()) for name in META_METRICS}

@@ -102,8 +102,10 @@ def test_interrupted_and_resumed_is_bit_identical(finished, tmp_path, monkeypatc
 
 
 def test_steps_and_size_limit_the_run(data_dir, tmp_path):
-    config = config_for(data_dir, train__steps=2, data__size=32, mask__learn=False)
-    assert pretrain(config, tmp_path)["steps"] == 2
+    config = config_for(data_dir, train__steps=3, data__size=32, meta__every=2)
+    assert pretrain(config, tmp_path)["steps"] == 3
+    # Where there was no meta step, there is nothing of it in the log.
+    assert [line["step"] for line in trajectory(tmp_path) if "loss_outer" in line] == [1, 3]
 
 
 def test_another_configuration_is_refused_with_its_differences(finished):
