@@ -66,17 +66,22 @@ class Model(NamedTuple):
     method: Method
 
 
+def build_encoder(config: ConfigDict, *, axis_name: str | None) -> Encoder:
+    """Builds the encoder of a configuration; `axis_name` synchronises its BatchNorm."""
+    return make_encoder(
+        config.encoder.name,
+        width=config.encoder.width,
+        stem=config.encoder.stem,
+        image_size=config.data.image_size,
+        dtype=config.train.dtype,
+        axis_name=axis_name,
+    )
+
+
 def build_model(config: ConfigDict, *, axis_name: str | None) -> Model:
     """Builds the encoder, the redundancy-reduction head and the method; `axis_name` synchronises BatchNorm."""
     return Model(
-        encoder=make_encoder(
-            config.encoder.name,
-            width=config.encoder.width,
-            stem=config.encoder.stem,
-            image_size=config.data.image_size,
-            dtype=config.train.dtype,
-            axis_name=axis_name,
-        ),
+        encoder=build_encoder(config, axis_name=axis_name),
         drr_head=ProjectionHead(
             widths=config.loss.drr_head, last_norm=True, dtype=config.train.dtype, axis_name=axis_name
         ),

@@ -10,7 +10,7 @@ from jax import lax
 from ml_collections import ConfigDict
 
 from metamask_jax.data.augment import example_keys, make_augmentation
-from metamask_jax.models import make_encoder
+from metamask_jax.train_step import build_encoder
 
 # Images that go through the encoder at once. A fixed number, because the order of a compiled program's additions, and
 # so the last bit of a feature, depends on it: batch size and devices only say how many such blocks are on their way.
@@ -39,14 +39,7 @@ def make_extractor(config: ConfigDict, *, devices: Sequence[jax.Device] | None =
     devices = jax.local_devices() if devices is None else list(devices)
     blocks = max(2, -(-config.eval.batch_size // (BLOCK * len(devices))))  # a loop of one would be compiled differently
     batch_size = BLOCK * blocks * len(devices)
-    encoder = make_encoder(
-        config.encoder.name,
-        width=config.encoder.width,
-        stem=config.encoder.stem,
-        image_size=config.data.image_size,
-        dtype=config.train.dtype,
-        axis_name=None,
-    )
+    encoder = build_encoder(config, axis_name=None)
     preset = "eval_lab" if config.data.augmentation == "cmc" else "eval"
     augment = make_augmentation(preset, image_size=config.data.image_size, views=1)
 
