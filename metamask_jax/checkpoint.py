@@ -83,9 +83,32 @@ class Checkpoints:
             item_names=("state", "metadata"),
         )
 
+    @classmethod
+    def for_reading(cls, folder: str | pathlib.Path) -> "Checkpoints":
+        """Opens an existing folder without touching it: a run may be writing there at this moment."""
+        self = cls.__new__(cls)
+        self._manager = ocp.CheckpointManager(
+            pathlib.Path(folder).absolute(),
+            options=ocp.CheckpointManagerOptions(read_only=True, create=False, save_interval_steps=0),
+            item_names=("state", "metadata"),
+        )
+        return self
+
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, oldest first."""
         return sorted(self._manager.all_steps())
+
+    def best_step(self) -> int | None:
+        """The step with the highest metric, the first of equals; None if none was measured."""
+        only_metadata = ocp.args.Composite(metadata=ocp.args.JsonRestore())
+        metrics = {}
+        for step in self.steps():
+            try:
+                metrics[step] = self._manager.restore(step, args=only_metadata)["metadata"]["metric"]
+            except Exception as error:  # orbax raises many kinds
+                raise DamagedError(f"checkpoint {step} cannot be read: {_first_line(error)}") from error
+        measured = {step: metric for step, metric in metrics.items() if metric is not None}
+        return max(measured, key=lambda step: measured[step]) if measured else None
 
     def save(self, step: int, state: Any, *, config: str, metric: float | None) -> None:
         """Starts writing a checkpoint; returns as soon as the state is copied.
@@ -132,8 +155,7 @@ class Checkpoints:
             arrays = {name: np.asarray(value) for name, value in found["state"].items()}
             digest = _digest(arrays)
         except Exception as error:  # orbax and tensorstore raise many kinds
-            reason = str(error).strip().split("\n")[0][:200]
-            raise DamagedError(f"checkpoint {step} cannot be read: {reason}") from error
+            raise DamagedError(f"checkpoint {step} cannot be read: {_first_line(error)}") from error
         if digest != found["metadata"]["digest"]:
             raise DamagedError(f"checkpoint {step} is damaged: its arrays are not those that were written")
         return Restored(step, _unflatten(arrays, like, step), dict(found["metadata"]))
@@ -156,6 +178,10 @@ class Checkpoints:
         path = pathlib.Path(self._manager.directory) / str(step)
         path.rename(path.with_suffix(".damaged"))
         self._manager.reload()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:200]
 
 
 def _flatten(tree: Any) -> dict[str, np.ndarray]:

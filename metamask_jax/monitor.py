@@ -6,13 +6,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from metamask_jax.data.sources import Source, open_configured
-from metamask_jax.evaluate.features import make_extractor
+from metamask_jax.evaluate.features import extract_source, make_extractor
 from metamask_jax.evaluate.knn import knn_accuracy
 from metamask_jax.evaluate.spectrum import cross_correlation, effective_rank, singular_values
 from metamask_jax.mask import mask_weights
 from metamask_jax.train_step import TrainState
 
-_CHUNK = 4096  # images decoded at a time
 _SPECTRUM_IMAGES = 2048  # enough for a spectrum
 
 
@@ -80,12 +79,7 @@ class Monitor:
 
     def features(self, state: TrainState, source: Source) -> tuple[np.ndarray, np.ndarray]:
         """Features [n, dim] and labels [n] of a whole split, masked if the configuration says so."""
-        features, labels = [], []
-        for start in range(0, len(source), _CHUNK):
-            images, chunk_labels = source.gather(np.arange(start, min(start + _CHUNK, len(source))))
-            features.append(self._extract(state.params, state.batch_stats, images))
-            labels.append(chunk_labels)
-        h = np.concatenate(features)
+        h, labels = extract_source(self._extract, state.params, state.batch_stats, source)
         if self._config.eval.masked:
             h = h * np.asarray(mask_weights(state.mask, activation=self._config.mask.activation))
-        return h, np.concatenate(labels)
+        return h, labels

@@ -1,6 +1,10 @@
-"""Evaluation of a frozen encoder: features, nearest neighbours, linear probes and diagnostics."""
+"""Evaluation of a frozen encoder: features, nearest neighbours, probes and diagnostics.
 
-from metamask_jax.evaluate.features import Extractor, make_extractor
+run = load_run("runs/cifar10", step="last")
+h, labels = features(run, open_configured(run.config.data, split="test"))
+"""
+
+from metamask_jax.evaluate.features import Extractor, eval_view, extract_source, make_extractor
 from metamask_jax.evaluate.knn import Neighbors, knn_accuracy, knn_predict, knn_scores, nearest_neighbors
 from metamask_jax.evaluate.probe import ProbeResult, linear_probe
 from metamask_jax.evaluate.spectrum import alignment, cross_correlation, effective_rank, singular_values, uniformity
@@ -12,6 +16,8 @@ __all__ = [
     "alignment",
     "cross_correlation",
     "effective_rank",
+    "eval_view",
+    "extract_source",
     "knn_accuracy",
     "knn_predict",
     "knn_scores",

@@ -1,0 +1,95 @@
+"""Features on disk: written once, whole or not at all, and never taken for those of anything else."""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import pathlib
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from metamask_jax.data.arrays import ArraySource
+from metamask_jax.data.sources import Source
+from metamask_jax.version import __version__
+
+_log = logging.getLogger(__name__)
+_CHUNK = 4096  # pictures hashed at a time
+Features = tuple[np.ndarray, np.ndarray]
+
+
+def cached_features(
+    folder: pathlib.Path,
+    extract: Callable[[], Features],
+    *,
+    config: ConfigDict,
+    encoder: Any,
+    step: int,
+    source: Source,
+) -> Features:
+    """Features [size, dim] and labels [size] of a source: from the folder if they are there, else extracted and kept.
+
+    The file's name tells dataset, size and step, and a digest of everything the features depend on: the encoder's
+    arrays, how it is built and fed, and the pictures. A file that cannot be read whole counts as missing.
+
+    Args:
+      folder: where the files are.
+      extract: computes features and labels.
+      config: of the run.
+      encoder: pytree of the encoder's parameters and BatchNorm statistics.
+      step: at which they were saved.
+      source: the pictures.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    settings = (config.encoder.to_dict(), config.data.image_size, config.data.augmentation, config.train.dtype)
+    digest.update(json.dumps([__version__, jax.__version__, *settings]).encode())
+    for leaf in jax.tree.leaves(encoder):
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    _add_source(digest, source)
+    path = folder / f"{source.name}-{len(source)}-step{step}-{digest.hexdigest()}.npz"
+    found = _read(path)
+    if found is None:
+        found = extract()
+        _write(path, *found)
+    return found
+
+
+def _add_source(digest: Any, source: Source) -> None:
+    """Adds what tells one source from another: its pictures, or where too many to read, the name of their records."""
+    if isinstance(source, ArraySource):
+        digest.update(source.labels.tobytes())
+        for start in range(0, len(source), _CHUNK):
+            digest.update(np.ascontiguousarray(source.images[start : start + _CHUNK]).data)
+    else:
+        records, streaming = source.records, source.streaming
+        names = (records.prepared.fingerprint, records.split, streaming.image_size, streaming.centre)
+        digest.update(repr(names).encode())
+
+
+def _read(path: pathlib.Path) -> Features | None:
+    try:
+        with np.load(path, allow_pickle=False) as file:  # a zip file, with a checksum of every array
+            return file["features"], file["labels"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        _log.warning("%s cannot be read (%s); the features are extracted again", path, error)
+        return None
+
+
+def _write(path: pathlib.Path, features: np.ndarray, labels: np.ndarray) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with temporary.open("wb") as file:
+            np.savez(file, features=features, labels=labels)
+        os.replace(temporary, path)
+    except OSError as error:  # a workdir that may only be read, or a full disk
+        _log.warning("features are not kept: %s", error)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
