@@ -1,7 +1,7 @@
 """Plots in one style, as Matplotlib figures: arrays in, figure out. Matplotlib is imported when the first is drawn."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ class Curve(NamedTuple):
 
 
 BLUE, ORANGE, TEAL, VIOLET, SLATE = "#2563eb", "#ea580c", "#0d9488", "#7c3aed", "#64748b"
-_INK, _LINE, _GRID = "#334155", "#cbd5e1", "#eef2f7"
+INK, _LINE, _GRID = "#334155", "#cbd5e1", "#eef2f7"
 WIDTH, NARROW = 5.6, 4.2  # inches, of a figure in two columns and in three
 _SMOOTH = 120  # a longer curve is drawn with its running mean
 
@@ -34,6 +34,13 @@ def to_svg(figure: "Figure") -> str:
     return text.getvalue()
 
 
+def to_png(figure: "Figure") -> bytes:
+    """The figure as PNG, the same for the same figure."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=160, metadata={"Software": None})
+    return file.getvalue()
+
+
 def curves(panel: Mapping[str, tuple[Curve, str]], *, label: str, log: bool, width: float) -> "Figure":
     """Curves over training steps.
 
@@ -43,92 +50,120 @@ def curves(panel: Mapping[str, tuple[Curve, str]], *, label: str, log: bool, wid
       log: whether values are on a logarithmic axis, where those that are not positive are left out.
       width: of the figure in inches.
     """
-    figure, axis = _figure(width)
-    for (name, ((steps, values), color)), style in zip(panel.items(), ("-", (0, (4, 2)), ":"), strict=False):
+    figure, axis = new_figure(width)
+    for (name, ((steps, values), color)), dashes in zip(panel.items(), ("-", (0, (4, 2)), ":"), strict=False):
         shown = values > 0 if log else np.ones(len(values), bool)
-        _draw(axis, steps[shown], values[shown], color=color, label=name, linestyle=style)
+        _draw(axis, steps[shown], values[shown], color=color, label=name, linestyle=dashes)
     if log:
         axis.set_yscale("log")
-    _style(axis, "step", label)
+    style(axis, "step", label)
     if len(panel) > 1:
-        _legend(axis)
+        legend(axis)
     return figure
 
 
 def knn_curve(curve: Curve, *, references: Mapping[str, float]) -> "Figure":
     """Accuracy in percent over steps, with horizontal lines for what to compare it with."""
-    figure, axis = _figure(WIDTH)
+    figure, axis = new_figure(WIDTH)
     axis.plot(curve.steps, 100 * curve.values, color=BLUE, linewidth=1.8, marker="o", markersize=4, label="this run")
-    for (name, value), style in zip(references.items(), ("--", ":", "-.", (0, (1, 3))), strict=False):
-        axis.axhline(100 * value, color=SLATE, linewidth=1.2, linestyle=style, label=name)
-    _style(axis, "step", "kNN accuracy (%)")
+    for (name, value), dashes in zip(references.items(), ("--", ":", "-.", (0, (1, 3))), strict=False):
+        axis.axhline(100 * value, color=SLATE, linewidth=1.2, linestyle=dashes, label=name)
+    style(axis, "step", "kNN accuracy (%)")
     if references:
-        _legend(axis)
+        legend(axis)
     return figure
 
 
 def mask_histogram(weights: np.ndarray) -> "Figure":
     """Distribution of the mask's weights [dim] and their mean."""
-    figure, axis = _figure(WIDTH)
+    figure, axis = new_figure(WIDTH)
     axis.hist(weights, bins=min(40, max(10, len(weights) // 8)), color=VIOLET, alpha=0.85, edgecolor="white")
-    axis.axvline(float(weights.mean()), color=_INK, linewidth=1.2, linestyle="--", label=f"mean {weights.mean():.4g}")
+    axis.axvline(float(weights.mean()), color=INK, linewidth=1.2, linestyle="--", label=f"mean {weights.mean():.4g}")
     axis.locator_params(axis="y", integer=True)
-    _style(axis, "mask weight", "dimensions")
-    _legend(axis)
+    style(axis, "mask weight", "dimensions")
+    legend(axis)
     return figure
 
 
 def mask_trajectory(steps: np.ndarray, trajectory: np.ndarray) -> "Figure":
     """Mask weights [points, dim] over steps [points]: their range, the middle half, the median and some single ones."""
-    figure, axis = _figure(WIDTH)
+    figure, axis = new_figure(WIDTH)
     low, first, median, third, high = np.percentile(trajectory, (0, 25, 50, 75, 100), axis=1)
     axis.fill_between(steps, low, high, color=VIOLET, alpha=0.12, linewidth=0, label="all dimensions")
     axis.fill_between(steps, first, third, color=VIOLET, alpha=0.25, linewidth=0, label="middle half")
     order = np.argsort(trajectory[-1])
     for dimension in order[np.linspace(0, len(order) - 1, min(9, len(order))).round().astype(int)]:
         axis.plot(steps, trajectory[:, dimension], color=VIOLET, linewidth=0.7, alpha=0.55)
-    axis.plot(steps, median, color=_INK, linewidth=1.8, label="median")
-    _style(axis, "step", "mask weight")
-    _legend(axis)
+    axis.plot(steps, median, color=INK, linewidth=1.8, label="median")
+    style(axis, "step", "mask weight")
+    legend(axis)
     return figure
 
 
 def feature_spectrum(values: np.ndarray) -> "Figure":
     """Singular values [dim], the largest first, as shares of the largest, and the effective rank they give."""
-    figure, axis = _figure(WIDTH)
+    figure, axis = new_figure(WIDTH)
     parts = values[values > 0] / values.sum()
     effective_rank = np.exp(-np.sum(parts * np.log(parts)))
     shares = values / max(values[0], np.finfo(values.dtype).tiny)
     positive = shares > 1e-12
     axis.plot(np.arange(1, len(values) + 1)[positive], shares[positive], color=TEAL, linewidth=1.8)
-    axis.axvline(
-        effective_rank, color=_INK, linewidth=1.2, linestyle="--", label=f"effective rank {effective_rank:.1f}"
-    )
+    axis.axvline(effective_rank, color=INK, linewidth=1.2, linestyle="--", label=f"effective rank {effective_rank:.1f}")
     axis.set_yscale("log")
-    _style(axis, "index of singular value", "singular value / largest")
-    _legend(axis)
+    style(axis, "index of singular value", "singular value / largest")
+    legend(axis)
     return figure
 
 
 def correlation(matrix: np.ndarray) -> "Figure":
     """Heat map of a correlation matrix [dim, dim]."""
-    figure, axis = _figure(WIDTH)
-    figure.set_layout_engine("compressed")  # keeps a square picture and its bar together
-    image = axis.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
-    bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.03)
-    bar.set_label("correlation", color=_INK, fontsize=9)
+    return heat_map(matrix, limit=1.0, label="correlation", xlabel="feature dimension", ylabel="feature dimension")
+
+
+def heat_map(
+    matrix: np.ndarray, *, limit: float, label: str, xlabel: str, ylabel: str, rows: Sequence[str] = ()
+) -> "Figure":
+    """Heat map of numbers [rows, columns] from -limit to limit.
+
+    Args:
+      matrix: the numbers; what is beyond the limit has the colour of the limit.
+      limit: of the colours.
+      label: what the colours mean.
+      xlabel: what the columns are.
+      ylabel: what the rows are.
+      rows: their names, if they have any.
+    """
+    figure, axis = new_figure(WIDTH)
+    square = matrix.shape[0] == matrix.shape[1]
+    if square:
+        figure.set_layout_engine("compressed")  # keeps a square picture and its bar together
+    image = axis.imshow(
+        matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest", aspect="equal" if square else "auto"
+    )
+    beyond = "both" if np.nanmax(np.abs(matrix)) > limit * (1 + 1e-3) else "neither"
+    bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.03, extend=beyond)
+    bar.set_label(label, color=INK, fontsize=9)
     bar.outline.set_visible(False)
-    bar.ax.tick_params(colors=_INK, labelsize=8.5, length=0)
-    _style(axis, "feature dimension", "feature dimension")
+    bar.ax.tick_params(colors=INK, labelsize=8.5, length=0)
+    style(axis, xlabel, ylabel)
+    if rows:
+        axis.set_yticks(range(len(rows)), rows)
     axis.grid(False)
     return figure
 
 
-def _figure(width: float) -> tuple["Figure", "Axes"]:
+def new_figure(width: float) -> tuple["Figure", "Axes"]:
+    """An empty figure of the usual height, and its axes."""
+    figure, (axis,) = new_panels(1, width=width)
+    return figure, axis
+
+
+def new_panels(count: int, *, width: float) -> tuple["Figure", Sequence["Axes"]]:
+    """An empty figure with axes side by side, each of a width in inches."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, 3.3), layout="constrained")
-    return figure, figure.subplots()
+    figure = Figure(figsize=(count * width, 3.3), layout="constrained")
+    return figure, figure.subplots(1, count, squeeze=False)[0]
 
 
 def _draw(axis: "Axes", steps: np.ndarray, values: np.ndarray, **style: Any) -> None:
@@ -142,10 +177,11 @@ def _draw(axis: "Axes", steps: np.ndarray, values: np.ndarray, **style: Any) -> 
     axis.plot(steps[window // 2 :][: len(smooth)], smooth, linewidth=1.8, **style)
 
 
-def _style(axis: "Axes", xlabel: str, ylabel: str) -> None:
-    axis.set_xlabel(xlabel, color=_INK, fontsize=9.5)
-    axis.set_ylabel(ylabel, color=_INK, fontsize=9.5)
-    axis.tick_params(colors=_INK, labelsize=8.5, length=0, which="both")
+def style(axis: "Axes", xlabel: str, ylabel: str) -> None:
+    """Labels and the look of all axes."""
+    axis.set_xlabel(xlabel, color=INK, fontsize=9.5)
+    axis.set_ylabel(ylabel, color=INK, fontsize=9.5)
+    axis.tick_params(colors=INK, labelsize=8.5, length=0, which="both")
     axis.grid(True, color=_GRID, linewidth=1)
     axis.set_axisbelow(True)
     for side in ("top", "right"):
@@ -154,5 +190,6 @@ def _style(axis: "Axes", xlabel: str, ylabel: str) -> None:
         axis.spines[side].set_color(_LINE)
 
 
-def _legend(axis: "Axes") -> None:
-    axis.legend(frameon=False, fontsize=8.5, labelcolor=_INK, handlelength=1.6)
+def legend(axis: "Axes") -> None:
+    """A legend in the look of all figures."""
+    axis.legend(frameon=False, fontsize=8.5, labelcolor=INK, handlelength=1.6)

@@ -1,0 +1,253 @@
+"""The diagnostics by name: a subject in; numbers for a JSON file, a line for a table and a figure out."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from metamask_jax import plots
+from metamask_jax.evaluate.diagnostics import classes, figures, information, masking, theory
+from metamask_jax.evaluate.diagnostics.subject import Subject
+from metamask_jax.evaluate.probe import linear_probe
+from metamask_jax.evaluate.spectrum import alignment, cross_correlation, effective_rank, singular_values, uniformity
+from metamask_jax.losses import nt_xent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RATES = tuple(i / 10 for i in range(11))
+_BATCH = 256  # images whose dimensions are compared, the paper's "within a batch"
+
+
+class Outcome(NamedTuple):
+    """What a diagnostic found.
+
+    Attributes:
+      values: for a JSON file.
+      summary: the same in one line.
+      figure: a plot.
+    """
+
+    values: dict[str, Any]
+    summary: str
+    figure: "Figure"
+
+
+class Diagnostic(NamedTuple):
+    """A diagnostic and what it cannot do without.
+
+    Attributes:
+      run: the function.
+      needs_labels: whether it needs classes, beside images.
+    """
+
+    run: Callable[[Subject], Outcome]
+    needs_labels: bool
+
+
+def _spectrum(subject: Subject) -> Outcome:
+    h = subject.test[0]
+    values = np.asarray(singular_values(h))
+    ranks = {"unmasked": float(effective_rank(h)), "masked": float(effective_rank(h * subject.weights))}
+    summary = f"effective rank {ranks['unmasked']:.1f} of {h.shape[1]}, masked {ranks['masked']:.1f}"
+    return Outcome({"effective_rank": ranks, "singular_values": values}, summary, plots.feature_spectrum(values))
+
+
+def _alignment(subject: Subject) -> Outcome:
+    h, other = subject.views
+    values = {
+        name: {"alignment": float(alignment(h * m, other * m)), "uniformity": float(uniformity(h * m, 2.0))}
+        for name, m in (("unmasked", np.ones_like(subject.weights)), ("masked", subject.weights))
+    }
+    unit, unit_other = theory.normalize(h), theory.normalize(other)
+    squared = [np.sum((unit - x) ** 2, axis=1) for x in (unit_other, np.roll(unit_other, 1, axis=0))]
+    summary = "alignment {alignment:.3f}, uniformity {uniformity:.3f}".format(**values["unmasked"])
+    return Outcome(values, summary, figures.distances(*squared, **values["unmasked"]))
+
+
+def _correlation(subject: Subject) -> Outcome:
+    order = np.argsort(subject.weights, kind="stable")
+    matrix = np.asarray(cross_correlation(subject.test[0][:, order]))
+    size = _off_diagonal(matrix)
+    return Outcome(
+        {"mean_absolute_off_diagonal": size},
+        f"|correlation| of two dimensions {size:.3f} on average",
+        _square_map(matrix, label="correlation"),
+    )
+
+
+def _similarity(subject: Subject) -> Outcome:
+    order = np.argsort(subject.weights, kind="stable")
+    matrix = classes.dimension_similarity(subject.test[0][:_BATCH][:, order])
+    size = _off_diagonal(matrix)
+    return Outcome(
+        {"mean_absolute_off_diagonal": size, "batch": min(_BATCH, len(subject.test[0]))},
+        f"|cosine| of two dimensions {size:.3f} on average",
+        _square_map(matrix, label="cosine"),
+    )
+
+
+def _classes(subject: Subject) -> Outcome:
+    matrix = classes.class_dimension_map(*subject.test)
+    strongest = float(np.nanmean(np.nanmax(np.abs(matrix), axis=0)))
+    order = np.argsort(subject.weights, kind="stable")
+    figure = plots.heat_map(
+        matrix[:, order],
+        limit=min(2.0, max(float(np.nanmax(np.abs(matrix))), 1e-6)),
+        label="class mean (standard deviations)",
+        xlabel="feature dimension, by rising mask weight",
+        ylabel="class",
+        rows=subject.class_names if len(subject.class_names) <= 20 else (),
+    )
+    summary = f"a dimension's strongest class is {strongest:.2f} deviations off on average"
+    return Outcome({"class_dimension_map": matrix, "mean_strongest": strongest}, summary, figure)
+
+
+def _random_masks(subject: Subject) -> Outcome:
+    found = _trials(subject, np.arange(len(subject.weights)))
+    unmasked = found.at(0.0)[0]
+    better = float(np.mean(found.accuracies > unmasked))
+    summary = f"{unmasked:.1%} unmasked, {better:.0%} of the masks do better, best {found.accuracies.max():.1%}"
+    values = {**found._asdict(), "unmasked": unmasked, "share_better": better, "classifier": subject.classifier}
+    return Outcome(values, summary, figures.trials(found, classifier=_spoken(subject)))
+
+
+def _below_average(subject: Subject) -> Outcome:
+    found = _trials(subject, masking.below_average(subject.weights))
+    probe = masking.linear(num_classes=subject.num_classes, seed=subject.run.config.train.seed)
+    halves = masking.probe_halves(*subject.train, *subject.test, weights=subject.weights, accuracy=probe)
+    summary = (
+        f"linear on the {halves.below_count} below {halves.below:.1%}, on the others {halves.others:.1%}, "
+        f"on all {halves.all:.1%}"
+    )
+    values = {**found._asdict(), "linear": halves._asdict(), "classifier": subject.classifier}
+    return Outcome(values, summary, figures.below_average(found, halves, classifier=_spoken(subject)))
+
+
+def _information(subject: Subject) -> Outcome:
+    found = information.measure(*subject.test, subject.factors, bins=information.BINS)
+    agreement = information.agreement(subject.weights, found)
+    dominated = int(found.dominated.sum())
+    values = {**found._asdict(), "mask_weights": subject.weights, "rank_correlation": agreement._asdict()}
+    values |= {"bins": information.BINS, "dominated": found.dominated, "strongest_nuisance": found.strongest}
+    summary = (
+        f"{dominated} of {len(subject.weights)} dimensions dominated by a nuisance, AUC of a low weight "
+        f"{agreement.auc:.2f}; rank correlation with class {agreement.with_class:+.2f}, chance {agreement.chance:.2f}"
+    )
+    return Outcome(values, summary, figures.information(subject.weights, found, agreement))
+
+
+def _variance(subject: Subject) -> Outcome:
+    h, labels = subject.test
+    pairs, angles = {}, {}
+    masked = h * subject.weights
+    for name, two in {"h": (h, masked), "g(h)": (subject.project(h), subject.project(masked))}.items():
+        pairs[name] = tuple(theory.conditional_variance(theory.normalize(x), labels) for x in two)
+        angles[name] = tuple(theory.conditional_angle(x, labels) for x in two)
+    values = {
+        name: {
+            kind: {**phi._asdict(), "angle": angle}
+            for kind, phi, angle in zip(("unmasked", "masked"), pairs[name], angles[name], strict=True)
+        }
+        for name in pairs
+    }
+    summary = ", ".join(f"Phi of {name} {a.whole:.3f}, masked {b.whole:.3f}" for name, (a, b) in pairs.items())
+    return Outcome(values | {"head": subject.head is not None}, summary, figures.variance(pairs))
+
+
+def _bounds(subject: Subject) -> Outcome:
+    sides = {
+        name: _sides(subject, subject.views * m)
+        for name, m in (("masked", subject.weights), ("unmasked", np.ones_like(subject.weights)))
+    }
+    data = (*subject.train, *subject.test)
+    probe = linear_probe(*data, num_classes=subject.num_classes, seed=subject.run.config.train.seed)
+    entropy, by_means = theory.cross_entropy(probe.scores, subject.test[1]), sides["masked"].mean_cross_entropy
+    masked, unmasked = sides["masked"].bounds, sides["unmasked"].bounds
+    negatives = sides["masked"].negatives
+    # The paper's D first; then the number of classes, as in the theorem that it extends, for two classifiers.
+    between = {
+        "linear probe on h + log(M/D)": entropy + np.log(negatives / len(subject.weights)),
+        "linear probe on h + log(M/classes)": entropy + np.log(negatives / subject.num_classes),
+        "class means of g(h*m) + log(M/classes)": by_means + np.log(negatives / subject.num_classes),
+    }
+    inside = {name: bool(masked.lower <= value <= masked.upper) for name, value in between.items()}
+    values = {
+        **{name: side._asdict() | {"bounds": side.bounds._asdict()} for name, side in sides.items()},
+        **{"between": between, "inside": inside, "linear_cross_entropy": entropy, "head": subject.head is not None},
+    }
+    summary = (
+        f"masked {masked.lower:.2f} to {masked.upper:.2f} nats, unmasked {unmasked.lower:.2f} to {unmasked.upper:.2f}; "
+        f"{sum(inside.values())} of {len(inside)} readings of the theorem hold"
+    )
+    figure = figures.bounds({name: side.bounds for name, side in sides.items()}, between)
+    return Outcome(values, summary, figure)
+
+
+class _Sides(NamedTuple):
+    """What Theorem 1 says of some features."""
+
+    bounds: theory.Bounds
+    contrast: dict[float, float]  # L_contrast by temperature
+    mean_cross_entropy: float
+    negatives: int
+
+
+def _sides(subject: Subject, h: np.ndarray) -> _Sides:
+    """Both sides for (masked) features [views, size, dim] of augmented views, in batches as in training."""
+    batch = min(subject.run.config.train.batch_size, h.shape[1])
+    count = h.shape[1] // batch
+    z = theory.normalize(subject.project(h[:, : count * batch]))
+    parts = [part.astype(np.float32) for part in np.split(z, count, axis=1)]
+    # The theorem's temperature, and the run's own if it has one.
+    temperatures = {1.0, subject.run.config.method.get("temperature", 1.0)}
+    contrast = {t: float(np.mean([nt_xent(part, temperature=t) for part in parts])) for t in sorted(temperatures)}
+    flat, labels = z.reshape(-1, z.shape[-1]), np.tile(subject.test[1][: count * batch], len(z))
+    negatives = len(z) * (batch - 1)
+    bounds = theory.theorem_bounds(contrast[1.0], theory.conditional_variance(flat, labels), negatives=negatives)
+    scores = theory.mean_classifier_scores(flat, labels)
+    return _Sides(bounds, contrast, theory.cross_entropy(scores, labels), negatives)
+
+
+DIAGNOSTICS: dict[str, Diagnostic] = {
+    "spectrum": Diagnostic(_spectrum, needs_labels=False),
+    "alignment": Diagnostic(_alignment, needs_labels=False),
+    "correlation": Diagnostic(_correlation, needs_labels=False),
+    "similarity": Diagnostic(_similarity, needs_labels=False),
+    "classes": Diagnostic(_classes, needs_labels=True),
+    "random_masks": Diagnostic(_random_masks, needs_labels=True),
+    "below_average": Diagnostic(_below_average, needs_labels=True),
+    "variance": Diagnostic(_variance, needs_labels=True),
+    "bounds": Diagnostic(_bounds, needs_labels=True),
+    "information": Diagnostic(_information, needs_labels=True),
+}
+
+
+def _trials(subject: Subject, candidates: np.ndarray) -> masking.Trials:
+    config = subject.run.config
+    if subject.classifier == "knn":
+        judge = masking.knn(num_classes=subject.num_classes, k=config.eval.k, temperature=config.eval.temperature)
+    else:
+        judge = masking.linear(num_classes=subject.num_classes, seed=config.train.seed)
+    return masking.masked_accuracies(
+        *subject.train,
+        *subject.test,
+        accuracy=judge,
+        candidates=candidates,
+        rates=RATES,
+        trials=subject.trials,
+        seed=config.train.seed,
+    )
+
+
+def _spoken(subject: Subject) -> str:
+    return {"knn": "kNN", "linear": "linear"}[subject.classifier]
+
+
+def _square_map(matrix: np.ndarray, *, label: str) -> "Figure":
+    axis = "feature dimension, by rising mask weight"
+    return plots.heat_map(matrix, limit=1.0, label=label, xlabel=axis, ylabel=axis)
+
+
+def _off_diagonal(matrix: np.ndarray) -> float:
+    return float(np.abs(matrix[~np.eye(len(matrix), dtype=bool)]).mean())
