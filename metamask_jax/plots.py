@@ -117,17 +117,19 @@ def feature_spectrum(values: np.ndarray) -> "Figure":
 
 def correlation(matrix: np.ndarray) -> "Figure":
     """Heat map of a correlation matrix [dim, dim]."""
-    return heat_map(matrix, limit=1.0, label="correlation", xlabel="feature dimension", ylabel="feature dimension")
+    return heat_map(
+        matrix, limits=(-1.0, 1.0), label="correlation", xlabel="feature dimension", ylabel="feature dimension"
+    )
 
 
 def heat_map(
-    matrix: np.ndarray, *, limit: float, label: str, xlabel: str, ylabel: str, rows: Sequence[str] = ()
+    matrix: np.ndarray, *, limits: tuple[float, float], label: str, xlabel: str, ylabel: str, rows: Sequence[str] = ()
 ) -> "Figure":
-    """Heat map of numbers [rows, columns] from -limit to limit.
+    """Heat map of numbers [rows, columns].
 
     Args:
-      matrix: the numbers; what is beyond the limit has the colour of the limit.
-      limit: of the colours.
+      matrix: the numbers; what is beyond a limit has the colour of the limit.
+      limits: of the colours, which tell signs apart if the lower one is negative.
       label: what the colours mean.
       xlabel: what the columns are.
       ylabel: what the rows are.
@@ -137,11 +139,16 @@ def heat_map(
     square = matrix.shape[0] == matrix.shape[1]
     if square:
         figure.set_layout_engine("compressed")  # keeps a square picture and its bar together
+    low, high = limits
     image = axis.imshow(
-        matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest", aspect="equal" if square else "auto"
+        matrix,
+        cmap="RdBu_r" if low < 0 else "viridis",
+        vmin=low,
+        vmax=high,
+        interpolation="nearest",
+        aspect="equal" if square else "auto",
     )
-    beyond = "both" if np.nanmax(np.abs(matrix)) > limit * (1 + 1e-3) else "neither"
-    bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.03, extend=beyond)
+    bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.03)
     bar.set_label(label, color=INK, fontsize=9)
     bar.outline.set_visible(False)
     bar.ax.tick_params(colors=INK, labelsize=8.5, length=0)
@@ -193,3 +200,16 @@ def style(axis: "Axes", xlabel: str, ylabel: str) -> None:
 def legend(axis: "Axes") -> None:
     """A legend in the look of all figures."""
     axis.legend(frameon=False, fontsize=8.5, labelcolor=INK, handlelength=1.6)
+
+
+def legend_above(axis: "Axes", *, columns: int) -> None:
+    """A legend over the axes, where data fill them."""
+    axis.legend(
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        ncols=columns,
+        frameon=False,
+        fontsize=8.5,
+        labelcolor=INK,
+        handlelength=1.6,
+    )

@@ -18,6 +18,7 @@ from metamask_jax.plots import (
     VIOLET,
     WIDTH,
     legend,
+    legend_above,
     new_figure,
     new_panels,
     style,
@@ -63,7 +64,7 @@ def below_average(found: Trials, halves: Halves, *, classifier: str) -> "Figure"
         if len(ends := found.at(rate)):
             left.axhline(100 * ends[0], color=color, linewidth=1.2, linestyle="--", label=label)
     style(left, f"masked (% of the {halves.below_count} dimensions below average)", f"{classifier} accuracy (%)")
-    legend(left)
+    legend_above(left, columns=2)
     names = ("all", "others\nonly", "below average\nonly")
     values = 100 * np.array((halves.all, halves.others, halves.below))
     bars = right.bar(names, np.nan_to_num(values), color=(SLATE, TEAL, VIOLET), width=0.6)
@@ -105,7 +106,7 @@ def variance(pairs: Mapping[str, tuple[ConditionalVariance, ConditionalVariance]
         axes[0].bar_label(bars, fmt="%.3f", color=INK, fontsize=8, padding=2)
     axes[0].set_xticks(places, list(pairs))
     axes[0].margins(y=0.25)
-    style(axes[0], "", "conditional variance, whole")
+    style(axes[0], "features scaled to length one", "conditional variance, whole")
     legend(axes[0])
     for axis, (name, (unmasked, masked)) in zip(axes[1:], pairs.items(), strict=True):
         top = 1.05 * max(unmasked.per_dimension.max(), masked.per_dimension.max())
@@ -127,9 +128,9 @@ def bounds(found: Mapping[str, Bounds], between: Mapping[str, float]) -> "Figure
     axis.set_yticks(range(len(found)), list(found))
     for (name, value), color, dashes in zip(between.items(), (ORANGE, TEAL, BLUE), ("-", "--", ":"), strict=False):
         axis.axvline(value, color=color, linewidth=1.8, linestyle=dashes, label=f"{name}: {value:.2f}")
-    style(axis, "nats", "")
+    style(axis, "nats (pale: the neglected M^-1/2)", "bounds for g of features")
     axis.invert_yaxis()
-    figure.legend(loc="outside upper center", frameon=False, fontsize=8.5, labelcolor=INK, ncols=1)
+    legend_above(axis, columns=1)
     return figure
 
 

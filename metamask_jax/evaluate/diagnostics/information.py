@@ -53,6 +53,7 @@ class Agreement(NamedTuple):
       with_difference: rank correlation with class minus strongest nuisance.
       auc: probability that a dimension dominated by a nuisance has a lower weight than one that is not; 1/2 is chance.
       chance: standard deviation that a rank correlation of as many unrelated numbers has.
+      auc_chance: the same of the AUC, if no two weights are equal.
     """
 
     with_class: float
@@ -60,6 +61,7 @@ class Agreement(NamedTuple):
     with_difference: float
     auc: float
     chance: float
+    auc_chance: float
 
 
 def discretize(values: np.ndarray, *, bins: int) -> np.ndarray:
@@ -80,7 +82,8 @@ def mutual_information(h: np.ndarray, target: np.ndarray, *, bins: int) -> np.nd
     """Mutual information, in bits [dim], of each dimension with a target.
 
     The counts' value sum p(a, b) log2[p(a, b) / (p(a) p(b))] minus its leading bias
-    (K_ab - K_a - K_b + 1) / (2 size ln 2), where the K are the numbers of bins that are not empty.
+    (K_ab - K_a - K_b + 1) / (2 size ln 2), where the K are the numbers of bins that are not empty. What is left of the
+    bias is small where `size` is several times `bins` times the number of categories.
 
     Args:
       h: features [size, dim]; real numbers.
@@ -109,12 +112,15 @@ def measure(h: np.ndarray, labels: np.ndarray, factors: Mapping[str, np.ndarray]
 
 def agreement(weights: np.ndarray, information: Information) -> Agreement:
     """Compares the mask's weights [dim] with what the dimensions know."""
+    dominated = int(information.dominated.sum())
+    pairs = dominated * (len(weights) - dominated)
     return Agreement(
         with_class=spearman(weights, information.about_class),
         with_factor={name: spearman(weights, known) for name, known in information.about_factor.items()},
         with_difference=spearman(weights, information.about_class - information.nuisance),
         auc=auc(-weights, information.dominated),
         chance=(len(weights) - 1) ** -0.5,
+        auc_chance=(((len(weights) + 1) / (12 * pairs)) ** 0.5) if pairs else float("nan"),
     )
 
 

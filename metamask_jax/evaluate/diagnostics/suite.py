@@ -72,7 +72,7 @@ def _correlation(subject: Subject) -> Outcome:
     return Outcome(
         {"mean_absolute_off_diagonal": size},
         f"|correlation| of two dimensions {size:.3f} on average",
-        _square_map(matrix, label="correlation"),
+        _square_map(matrix, limits=(-1.0, 1.0), label="correlation"),
     )
 
 
@@ -83,7 +83,7 @@ def _similarity(subject: Subject) -> Outcome:
     return Outcome(
         {"mean_absolute_off_diagonal": size, "batch": min(_BATCH, len(subject.test[0]))},
         f"|cosine| of two dimensions {size:.3f} on average",
-        _square_map(matrix, label="cosine"),
+        _square_map(matrix, limits=(min(0.0, float(matrix.min())), 1.0), label="cosine"),
     )
 
 
@@ -91,9 +91,10 @@ def _classes(subject: Subject) -> Outcome:
     matrix = classes.class_dimension_map(*subject.test)
     strongest = float(np.nanmean(np.nanmax(np.abs(matrix), axis=0)))
     order = np.argsort(subject.weights, kind="stable")
+    limit = min(2.0, max(float(np.nanmax(np.abs(matrix))), 1e-6))
     figure = plots.heat_map(
         matrix[:, order],
-        limit=min(2.0, max(float(np.nanmax(np.abs(matrix))), 1e-6)),
+        limits=(-limit, limit),
         label="class mean (standard deviations)",
         xlabel="feature dimension, by rising mask weight",
         ylabel="class",
@@ -244,9 +245,9 @@ def _spoken(subject: Subject) -> str:
     return {"knn": "kNN", "linear": "linear"}[subject.classifier]
 
 
-def _square_map(matrix: np.ndarray, *, label: str) -> "Figure":
+def _square_map(matrix: np.ndarray, *, limits: tuple[float, float], label: str) -> "Figure":
     axis = "feature dimension, by rising mask weight"
-    return plots.heat_map(matrix, limit=1.0, label=label, xlabel=axis, ylabel=axis)
+    return plots.heat_map(matrix, limits=limits, label=label, xlabel=axis, ylabel=axis)
 
 
 def _off_diagonal(matrix: np.ndarray) -> float:

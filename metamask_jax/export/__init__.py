@@ -1,0 +1,23 @@
+"""Taking the encoder out: to a file that other programs read, or to a function in this one.
+
+    python -m metamask_jax.export --workdir DIR --out encoder.safetensors
+
+writes a pretrained encoder and proves that the file gives the checkpoint's features.
+"""
+
+from metamask_jax.export.encoder import LoadedEncoder, Preprocessing, load_encoder
+from metamask_jax.export.files import Export, ExportError, read_export
+from metamask_jax.export.write import FORMATS, MASKS, export_encoder, verify_export
+
+__all__ = [
+    "FORMATS",
+    "MASKS",
+    "Export",
+    "ExportError",
+    "LoadedEncoder",
+    "Preprocessing",
+    "export_encoder",
+    "load_encoder",
+    "read_export",
+    "verify_export",
+]

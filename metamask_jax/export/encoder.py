@@ -1,0 +1,109 @@
+"""A pretrained encoder as a function, for other people's code."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from metamask_jax.data.augment import CenterCrop, example_keys, make_augmentation
+from metamask_jax.evaluate.features import eval_view
+from metamask_jax.evaluate.workdir import Run, load_run
+from metamask_jax.train_step import build_encoder
+
+PyTree = Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """How pictures become an encoder's input; calling it does that.
+
+    The shortest side is resized, the middle cropped; values are scaled to [0, 1] (or turned into Lab), the mean is
+    subtracted and the result divided by the standard deviation.
+
+    Attributes:
+      image_size: height and width of the input.
+      shortest: length of the shortest side before the middle is cropped.
+      interpolation: of the resizing, antialiased.
+      channels: what the channels are, in this order.
+      mean: of each channel.
+      std: of each channel.
+    """
+
+    image_size: int
+    shortest: int
+    interpolation: str
+    channels: tuple[str, str, str]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    @classmethod
+    def of(cls, config: ConfigDict) -> "Preprocessing":
+        """That of evaluation under a configuration."""
+        view = eval_view(config)
+        assert isinstance(view.crop, CenterCrop), "evaluation draws nothing at random"
+        return cls(
+            image_size=config.data.image_size,
+            shortest=view.crop.shortest,
+            interpolation=view.interpolation,
+            channels=("L", "a", "b") if view.color_space == "lab" else ("R", "G", "B"),
+            mean=view.mean,
+            std=view.std,
+        )
+
+    def __call__(self, images: np.ndarray | jax.Array) -> jax.Array:
+        """Input float32 [batch, image_size, image_size, 3] of RGB images uint8 [batch, height, width, 3]."""
+        preset = "eval_lab" if self.channels[0] == "L" else "eval"
+        augment = make_augmentation(preset, image_size=self.image_size, views=1)
+        images = jnp.asarray(images)
+        return augment(images, example_keys(0, 0, jnp.arange(len(images))))[0]
+
+
+class LoadedEncoder(NamedTuple):
+    """A pretrained encoder.
+
+    Attributes:
+      apply: `(params, x) -> h`, a pure function: input float32 [batch, image_size, image_size, 3] to features float32
+        [batch, dim], not multiplied by the mask. BatchNorm uses its running statistics.
+      params: "params" and "batch_stats" of the encoder, and "mask", the mask's weights [dim].
+      preprocessing: turns pictures into input.
+    """
+
+    apply: Callable[[PyTree, jax.Array], jax.Array]
+    params: dict[str, PyTree]
+    preprocessing: Preprocessing
+
+
+def load_encoder(workdir: str | os.PathLike[str], *, step: int | str = "last") -> LoadedEncoder:
+    """Loads the encoder of a pretrained run.
+
+        apply, params, preprocessing = load_encoder("runs/cifar10")
+        h = jax.jit(apply)(params, preprocessing(images))  # [batch, dim]
+        masked = h * params["mask"]
+
+    Args:
+      workdir: of the run.
+      step: a step that was saved, `last` or `best`.
+    """
+    return encoder_of(load_run(os.fspath(workdir), step=step))
+
+
+def encoder_of(run: Run) -> LoadedEncoder:
+    """The encoder of a run that is loaded already."""
+    encoder = build_encoder(run.config, axis_name=None)
+
+    def apply(params: PyTree, x: jax.Array) -> jax.Array:
+        variables = {"params": params["params"], "batch_stats": params["batch_stats"]}
+        return jnp.asarray(encoder.apply(variables, x, train=False))
+
+    state = run.state
+    params = {
+        "params": state.params["encoder"],
+        "batch_stats": state.batch_stats["encoder"],
+        "mask": run.mask_weights,
+    }
+    return LoadedEncoder(apply, params, Preprocessing.of(run.config))
