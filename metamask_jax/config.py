@@ -50,7 +50,24 @@ def default_config() -> ConfigDict:
         }
     )
     config.encoder = ConfigDict({"name": "resnet18", "width": 1.0, "stem": "cifar"})
-    config.method = ConfigDict({"name": "simclr", "temperature": 0.07, "head": (2048, 256)})
+    # None: the method's own default, which stands in its file in methods/ and which `validate` fills in. A method
+    # ignores the keys that are not its own.
+    config.method = ConfigDict(
+        {
+            "name": "simclr",
+            "head": placeholder(tuple),  # widths of the projection head's layers
+            "predictor": placeholder(int),  # width of the predictor's hidden layer
+            "temperature": placeholder(float),
+            "positive_prior": placeholder(float),  # tau_plus of DCL and HCL
+            "concentration": placeholder(float),  # beta of HCL
+            "bank_size": placeholder(int),  # past projections as further negatives; 0: none
+            "queue_size": placeholder(int),  # of MoCo's keys, NNCLR's support set
+            "momentum": placeholder(float),  # of a target's moving average (at the start, for BYOL)
+            "num_classes": placeholder(int),  # of supervised training
+            "dropout": 0.0,  # share of the features set to zero, for any method
+            "dropout_shared": False,  # the same ones in all views of an image
+        }
+    )
     config.loss = ConfigDict(
         {
             "alpha": 10.0,  # weight of the method's loss beside redundancy reduction (Eq. 5)
@@ -122,6 +139,41 @@ def paper(config: ConfigDict) -> ConfigDict:
     return config
 
 
+def metamask(config: ConfigDict) -> ConfigDict:
+    """A method with MetaMask: drr + alpha * L_method, the mask learned through L_method."""
+    config.loss.drr = True
+    config.mask.learn = True
+    return config
+
+
+def alone(config: ConfigDict) -> ConfigDict:
+    """A method as it was before MetaMask: its own loss on unmasked features."""
+    config.loss.update(drr=False, alpha=1.0)
+    return _unmasked(config)
+
+
+def without_meta(config: ConfigDict) -> ConfigDict:
+    """The ablation without mask and meta-learning: drr + alpha * L_method on unmasked features."""
+    config.loss.drr = True
+    return _unmasked(config)
+
+
+def without_drr(config: ConfigDict) -> ConfigDict:
+    """The ablation without redundancy reduction: alpha * L_method alone, the mask learned through it."""
+    config.loss.drr = False
+    config.mask.learn = True
+    return config
+
+
+def _unmasked(config: ConfigDict) -> ConfigDict:
+    config.mask.update(learn=False, activation="identity")  # which starts at one, and stays there
+    config.eval.masked = False
+    return config
+
+
+VARIANTS = {"metamask": metamask, "alone": alone, "without_meta": without_meta, "without_drr": without_drr}
+
+
 def load_config(source: str) -> ConfigDict:
     """Runs a config file, given as `path.py` or `path.py:argument`."""
     path, _, argument = source.partition(":")
@@ -151,7 +203,17 @@ def apply_overrides(config: ConfigDict, overrides: Mapping[str, str]) -> ConfigD
 
 
 def validate(config: ConfigDict) -> ConfigDict:
-    """Checks every key, type and value; returns the locked config or raises a ConfigError that names the culprit."""
+    """Checks every key, type and value, and fills in the method's own defaults.
+
+    Args:
+      config: the configuration; it is not changed.
+
+    Returns:
+      A complete, locked copy.
+
+    Raises:
+      ConfigError: naming the culprit and what is allowed.
+    """
     values = {key: value for key, value in flatten(config).items() if not key.startswith(_FREE)}
     for key, value in values.items():
         _require_known(key)
@@ -172,21 +234,44 @@ def validate(config: ConfigDict) -> ConfigDict:
         )
     if not (values["loss.drr"] or values["loss.alpha"] > 0):
         raise ConfigError("config.loss.drr=False with config.loss.alpha=0; expected at least one of the two losses")
-    return config.lock()
+    return _with_method(from_json(to_json(config))).lock()
+
+
+def _with_method(config: ConfigDict) -> ConfigDict:
+    """Fills in what the method leaves to its own defaults, and checks what it needs."""
+    from metamask_jax.methods import METHODS
+
+    recipe = METHODS[config.method.name]
+    for key, value in recipe.defaults.items():
+        if config.method[key] is None:
+            _set(config, f"method.{key}", value)
+    needed = max(recipe.min_views, 2 if config.loss.drr else 1)
+    if config.data.views < needed:
+        raise ConfigError(
+            f"config.data.views={config.data.views}; expected at least {needed} for config.method.name="
+            f"{config.method.name!r} with config.loss.drr={config.loss.drr}"
+        )
+    return config
 
 
 _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "train.batch_size data.views": (lambda x: x >= 2, "a whole number >= 2"),
-    "train.epochs train.steps train.accumulate data.size data.image_size data.prefetch meta.every loss.chunk_size "
+    "train.batch_size": (lambda x: x >= 2, "a whole number >= 2"),
+    "train.epochs train.steps train.accumulate data.size data.image_size data.views data.prefetch meta.every "
+    "loss.chunk_size method.predictor method.queue_size method.num_classes "
     "checkpoint.every_steps checkpoint.keep_last checkpoint.keep_every eval.k eval.batch_size eval.size "
     "guard.max_skipped log.every_steps": (lambda x: x >= 1, "a whole number >= 1"),
     "method.head loss.drr_head": (lambda x: x >= 1, "a non-empty tuple of whole numbers >= 1"),
-    "train.seed eval.every_epochs": (lambda x: x >= 0, "a whole number >= 0"),
+    "method.bank_size eval.every_epochs": (lambda x: x >= 0, "a whole number >= 0"),
+    "train.seed": (lambda x: 0 <= x < 2**31, "a whole number in [0, 2**31)"),
     "encoder.width method.temperature optimizer.trust_coefficient eval.temperature": (lambda x: x > 0, "a number > 0"),
-    "loss.alpha loss.off_diagonal_weight mask.learning_rate mask.weight_decay meta.learning_rate "
+    "method.concentration loss.alpha loss.off_diagonal_weight mask.learning_rate mask.weight_decay meta.learning_rate "
     "meta.head_learning_rate optimizer.learning_rate optimizer.weight_decay optimizer.warmup_epochs "
     "guard.min_feature_std guard.min_effective_rank": (lambda x: x >= 0, "a number >= 0"),
-    "mask.momentum optimizer.momentum": (lambda x: 0 <= x < 1, "a number in [0, 1)"),
+    "mask.momentum method.dropout method.positive_prior optimizer.momentum": (
+        lambda x: 0 <= x < 1,
+        "a number in [0, 1)",
+    ),
+    "method.momentum": (lambda x: 0 <= x <= 1, "a number in [0, 1]"),
 }
 
 
@@ -222,7 +307,7 @@ def _require_type(key: str, value: Any) -> None:
     expected = node.get_type(name)
     found = type(value)
     fits = found is expected or (found is int and expected is float) or (value is None and node[name] is None)
-    if expected is tuple and fits:
+    if found is tuple and fits:
         fits = all(type(item) is int for item in value)
     if not fits:
         raise ConfigError(f"config.{key}={value!r}; expected a value of type {expected.__name__}")

@@ -1,7 +1,8 @@
 """Optimisers and learning-rate schedules, from optax, in the arrangement of the methods' own programs."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import jax
@@ -80,7 +81,9 @@ def _adamw(config: ConfigDict, learning_rate: Rate, decayed: Any) -> optax.Gradi
 OPTIMIZERS = {"sgd": _sgd, "lars": _lars, "adamw": _adamw}
 
 
-def make_optimizer(config: ConfigDict, learning_rate: Rate) -> optax.GradientTransformation:
+def make_optimizer(
+    config: ConfigDict, learning_rate: Rate, *, constant_rate: Collection[str]
+) -> optax.GradientTransformation:
     """The network's optimiser at one learning rate.
 
     The rate is an argument, not a schedule inside: it may be a traced function of the training step, so the
@@ -89,9 +92,22 @@ def make_optimizer(config: ConfigDict, learning_rate: Rate) -> optax.GradientTra
     Args:
       config: the `optimizer` section of the configuration.
       learning_rate: a number, possibly traced.
+      constant_rate: names under `params["method"]` of what keeps the rate of the configuration instead.
     """
     decayed = everything if config.decay_norm_and_bias else weights_only
-    return OPTIMIZERS[config.name](config, learning_rate, decayed)
+    at_rate = partial(OPTIMIZERS[config.name], config, decayed=decayed)
+    if not constant_rate:
+        return at_rate(learning_rate)
+
+    def group(path: tuple[Any, ...], leaf: Any) -> str:
+        del leaf
+        constant = path[0].key == "method" and path[1].key in constant_rate
+        return "constant" if constant else "scheduled"
+
+    return optax.multi_transform(
+        {"scheduled": at_rate(learning_rate), "constant": at_rate(config.learning_rate)},
+        partial(jax.tree_util.tree_map_with_path, group),
+    )
 
 
 def make_mask_optimizer(config: ConfigDict, learning_rate: Rate) -> optax.GradientTransformation:

@@ -57,7 +57,7 @@ def parallelize(step: Step) -> Step:
     State and metrics are equal everywhere and stay unreplicated: one copy goes in, one comes out. The state's buffers
     are reused for the new state.
     """
-    return jax.pmap(step, axis_name=AXIS, in_axes=(None, 0, 0), out_axes=None, donate_argnums=0)
+    return jax.pmap(step, axis_name=AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
 
 
 def to_devices(array: np.ndarray) -> jax.Array:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from ml_collections import ConfigDict
 from metamask_jax import parallel
 from metamask_jax.checkpoint import Checkpoints
 from metamask_jax.config import ConfigError, differences, from_json, to_json, validate
-from metamask_jax.data.loader import batches, prefetch
+from metamask_jax.data.loader import Batch, batches, prefetch
 from metamask_jax.data.order import steps_per_epoch
 from metamask_jax.data.sources import Source, open_configured
 from metamask_jax.mask import mask_weights
@@ -154,9 +155,9 @@ def _run(
         _signals() as signals,
     ):
         watch.say(_describe(config, plan, start))
-        for step, (images, positions) in enumerate(stream, start=start + 1):
+        for step, batch in enumerate(stream, start=start + 1):
             _check_finite(config, metrics)  # of the step before: the device is never kept waiting
-            state, metrics = train_step(state, images, positions)
+            state, metrics = train_step(state, batch)
             if step == start + 1:
                 jax.block_until_ready(metrics)
                 watch.say(f"first step done {time.monotonic() - began:.1f} s after the start")
@@ -180,7 +181,7 @@ def _run(
     return _finish(config, workdir, state, plan, monitor, time.monotonic() - began)
 
 
-def _stream(config: ConfigDict, source: Source, start: int, plan: Plan) -> Generator[tuple[jax.Array, jax.Array]]:
+def _stream(config: ConfigDict, source: Source, start: int, plan: Plan) -> Generator[Batch]:
     """This process's share of the batches after step `start`, already on its way to the devices."""
     return prefetch(
         batches(
@@ -193,7 +194,7 @@ def _stream(config: ConfigDict, source: Source, start: int, plan: Plan) -> Gener
             num_steps=plan.total_steps - start,
         ),
         depth=config.data.prefetch,
-        transfer=lambda batch: (parallel.to_devices(batch.images), parallel.to_devices(batch.positions)),
+        transfer=partial(jax.tree.map, parallel.to_devices),
     )
 
 

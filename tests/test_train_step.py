@@ -9,14 +9,15 @@ import pytest
 from metamask_jax import train_step as module
 from metamask_jax.data.augment import example_keys, make_augmentation
 from metamask_jax.losses import nt_xent, redundancy_reduction
+from metamask_jax.methods import Inputs, Variables
 from metamask_jax.methods.base import apply_views
 from metamask_jax.models import ProjectionHead
 from metamask_jax.parallel import AXIS
 from metamask_jax.train_step import build_model, init_state, make_train_step
 from tests.references import relative_error
-from tests.tiny import tiny_config, tiny_images
+from tests.tiny import tiny_batch, tiny_config
 
-IMAGES, POSITIONS = tiny_images(), np.arange(16, dtype=np.int32)
+BATCH = tiny_batch()
 
 
 def jitted(config):
@@ -26,16 +27,18 @@ def jitted(config):
 def run(config, steps=3):
     step, state, metrics = jitted(config), init_state(config), {}
     for _ in range(steps):
-        state, metrics = step(state, IMAGES, POSITIONS)
+        state, metrics = step(state, BATCH)
     return state, metrics
 
 
 def doubled(config):
     """A float64 twin of a configuration, and its initial state: agreement can then be told from rounding."""
     state = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float64)), init_state(config))
-    counters = {name: getattr(state, name).astype(jnp.int32) for name in ("step", "skipped", "skipped_in_a_row")}
+    counters = {
+        name: getattr(state, name).astype(jnp.int32) for name in ("step", "seed", "skipped", "skipped_in_a_row")
+    }
     config.train.dtype = "float64"
-    return config, state.replace(**counters)
+    return config, state.replace(**{name: getattr(state, name).astype(jnp.int32) for name in counters})
 
 
 @pytest.fixture
@@ -74,10 +77,10 @@ def test_is_algorithm_1(plain_views):
         }
     )
     config, state = doubled(config)
-    found, metrics = jitted(config)(state, IMAGES, POSITIONS)
+    found, metrics = jitted(config)(state, BATCH)
 
     model = build_model(config, axis_name=None)
-    views = plain_views(IMAGES, None)
+    views = plain_views(BATCH.images, None)
 
     def features(params, mask):
         h = [
@@ -88,8 +91,8 @@ def test_is_algorithm_1(plain_views):
 
     def contrast(params, mask):
         # One view after the other through the head that the method made, whose module is not public.
-        method = model.method.loss(params["method"], state.batch_stats["method"], {}, features(params, mask))
-        return method.loss
+        variables = Variables(params["method"], state.batch_stats["method"], {})
+        return model.method.loss(variables, Inputs(features(params, mask), None, None, None, None)).loss
 
     def regular(params):
         z, _ = apply_views(
@@ -132,7 +135,7 @@ def _at(tree, path):
 def test_the_networks_optimiser_is_pytorchs_sgd():
     """Decay joins the gradient before the momentum buffer: w -= lr * (buf = mu * buf + g + wd * w)."""
     config = tiny_config()
-    optimizer = module.make_optimizer(config.optimizer, 0.1)
+    optimizer = module.make_optimizer(config.optimizer, 0.1, constant_rate=())
     w, buf = np.array([1.0, -2.0]), np.zeros(2)
     params = {"kernel": jnp.asarray(w)}
     state = optimizer.init(params)
@@ -149,11 +152,11 @@ def on_devices(config, devices):
     step = jax.pmap(
         make_train_step(config, steps_per_epoch=4, total_steps=12, axis_name=AXIS),
         axis_name=AXIS,
-        in_axes=(None, 0, 0),
+        in_axes=(None, 0),
         out_axes=None,
         devices=jax.devices()[:devices],
     )
-    return lambda state: step(state, IMAGES.reshape(devices, -1, 32, 32, 3), POSITIONS.reshape(devices, -1))
+    return lambda state: step(state, jax.tree.map(lambda leaf: leaf.reshape(devices, -1, *leaf.shape[1:]), BATCH))
 
 
 @pytest.mark.usefixtures("x64")
@@ -164,7 +167,7 @@ def test_devices_follow_the_trajectory_of_one(plain_views, devices, accumulate):
     single, step, single_step = state, on_devices(config, devices), jitted(config)
     for _ in range(5):
         state, metrics = step(state)
-        single, single_metrics = single_step(single, IMAGES, POSITIONS)
+        single, single_metrics = single_step(single, BATCH)
     for path, leaf in jax.tree_util.tree_leaves_with_path(single):
         np.testing.assert_allclose(_at(state, path), leaf, rtol=1e-8, atol=1e-11, err_msg=str(path))
     for name, value in single_metrics.items():
@@ -174,7 +177,7 @@ def test_devices_follow_the_trajectory_of_one(plain_views, devices, accumulate):
 def test_devices_agree_with_one_in_float32():
     config = tiny_config()
     state, metrics = on_devices(config, 4)(init_state(config))
-    single, single_metrics = jitted(config)(init_state(config), IMAGES, POSITIONS)
+    single, single_metrics = jitted(config)(init_state(config), BATCH)
     for name, value in single_metrics.items():
         assert float(metrics[name]) == pytest.approx(float(value), rel=1e-5), name
     assert relative_error(state.mask, single.mask) < 1e-5
@@ -185,7 +188,7 @@ def test_trains_and_compiles_once():
     step = jitted(config)
     state, losses = init_state(config), []
     for _ in range(20):
-        state, metrics = step(state, IMAGES, POSITIONS)
+        state, metrics = step(state, BATCH)
         losses.append(float(metrics["loss"]))
     assert step._cache_size() == 1
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
@@ -219,7 +222,7 @@ def test_meta_step_every_second_step():
     moved = []
     for _ in range(4):
         before = state.mask
-        state, _ = step(state, IMAGES, POSITIONS)
+        state, _ = step(state, BATCH)
         moved.append(not np.array_equal(before, state.mask))
     assert moved == [True, False, True, False]
 
@@ -235,9 +238,9 @@ def test_accumulation_averages_the_micro_batches_gradients():
     whole = tiny_config(plain | {"train.accumulate": "2"})
     halves = tiny_config(plain)
     start = init_state(whole)
-    found, _ = jitted(whole)(start, IMAGES, POSITIONS)
+    found, _ = jitted(whole)(start, BATCH)
     half = jitted(halves)
-    ends = [half(start, IMAGES[i::2], POSITIONS[i::2])[0].params for i in range(2)]
+    ends = [half(start, jax.tree.map(lambda leaf, i=i: leaf[i::2], BATCH))[0].params for i in range(2)]
     expected = jax.tree.map(lambda a, b: (a + b) / 2, *ends)
     for path, leaf in jax.tree_util.tree_leaves_with_path(expected):
         np.testing.assert_allclose(_at(found.params, path), leaf, rtol=1e-4, atol=1e-6)
@@ -269,29 +272,24 @@ def test_switches_train_finitely_and_differently(usual, overrides):
     assert not np.array_equal(state.mask, usual[0].mask)
 
 
-def poisoned(config, monkeypatch, bad_steps):
-    """A step whose views are NaN at some steps."""
+def poisoned(config, monkeypatch):
+    """A step whose views are NaN where the images are black."""
     augment = module.make_augmentation(config.data.augmentation, image_size=32, views=2)
-    monkeypatch.setattr(
-        module, "example_keys", lambda seed, step, positions: (example_keys(seed, step, positions), step)
-    )
     monkeypatch.setattr(
         module,
         "make_augmentation",
-        lambda *args, **kwargs: (
-            lambda images, keys: jnp.where(jnp.isin(keys[1], jnp.array(bad_steps)), jnp.nan, augment(images, keys[0]))
-        ),
+        lambda *args, **kwargs: lambda images, keys: jnp.where(jnp.max(images) == 0, jnp.nan, augment(images, keys)),
     )
     return jitted(config)
 
 
 def test_a_step_that_is_not_finite_is_skipped_whole_and_counted(monkeypatch):
     config = tiny_config()
-    step, state = poisoned(config, monkeypatch, bad_steps=[2, 3]), init_state(config)
+    step, state = poisoned(config, monkeypatch), init_state(config)
     counts = []
     for i in range(6):
         before = state
-        state, _ = step(state, IMAGES, POSITIONS)
+        state, _ = step(state, BATCH._replace(images=0 * BATCH.images) if i in (2, 3) else BATCH)
         counts.append((int(state.step), int(state.skipped), int(state.skipped_in_a_row)))
         if i in (2, 3):
             unchanged = {"step": before.step, "skipped": before.skipped, "skipped_in_a_row": before.skipped_in_a_row}
@@ -305,9 +303,9 @@ def test_nt_xent_is_what_the_method_reports():
     """The logged loss is the loss of its own definition, not a rescaled one."""
     config = tiny_config({"loss.drr": "false", "loss.alpha": "1.0", "mask.learn": "false"})
     state = init_state(config)
-    _, metrics = jitted(config)(state, IMAGES, POSITIONS)
+    _, metrics = jitted(config)(state, BATCH)
     model = build_model(config, axis_name=None)
-    views = make_augmentation("simclr", image_size=32, views=2)(IMAGES, example_keys(0, 0, POSITIONS))
+    views = make_augmentation("simclr", image_size=32, views=2)(BATCH.images, example_keys(0, 0, BATCH.positions))
     h, _ = apply_views(model.encoder, state.params["encoder"], state.batch_stats["encoder"], views)
     head = ProjectionHead(widths=(8, 6), last_norm=True, dtype="float32", axis_name=None)
     z, _ = apply_views(head, state.params["method"], state.batch_stats["method"], h * jax.nn.sigmoid(state.mask))

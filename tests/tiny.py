@@ -8,6 +8,7 @@ from flax import linen as nn
 from ml_collections import ConfigDict
 
 from metamask_jax.config import apply_overrides, default_config, validate
+from metamask_jax.data.loader import Batch
 from metamask_jax.models import ENCODERS
 from metamask_jax.models.layers import as_output, batch_norm, dense
 
@@ -43,3 +44,9 @@ def tiny_images(count: int = 16, size: int = 32) -> np.ndarray:
     rng = np.random.default_rng(0)
     coarse = rng.integers(0, 256, size=(count, 4, 4, 3))
     return coarse.repeat(size // 4, axis=1).repeat(size // 4, axis=2).astype(np.uint8)
+
+
+def tiny_batch(count: int = 16) -> Batch:
+    """A whole global batch of them, with labels."""
+    places = np.arange(count, dtype=np.int32)
+    return Batch(images=tiny_images(count), labels=places % 3, positions=places, indices=places + 5)

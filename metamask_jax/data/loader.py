@@ -6,7 +6,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -15,29 +15,31 @@ from metamask_jax.data.order import batch_indices, steps_per_epoch
 from metamask_jax.data.sources import Source
 from metamask_jax.data.streams import StreamSource, map_steps
 
+if TYPE_CHECKING:
+    import jax
+
 T = TypeVar("T")
 U = TypeVar("U")
+Array: TypeAlias = "np.ndarray | jax.Array"
 
 _PATIENCE = 10.0  # seconds to wait for a stopped thread to finish the item in hand
 
 
 class Batch(NamedTuple):
-    """One process's slice of a global batch.
+    """A slice of a global batch: one process's, or one device's.
 
     Attributes:
-      step: The step it belongs to.
       images: uint8 [batch, height, width, 3]; from a `StreamSource` that crops on the host
         [batch, views, height, width, 3].
       labels: int32 [batch], -1 where there is none.
       positions: Positions in the global batch, int32 [batch]: what augmentation keys are folded with.
-      indices: Indices into the source, int64 [batch].
+      indices: Indices into the source, int32 [batch].
     """
 
-    step: int
-    images: np.ndarray
-    labels: np.ndarray
-    positions: np.ndarray
-    indices: np.ndarray
+    images: Array
+    labels: Array
+    positions: Array
+    indices: Array
 
 
 def batches(
@@ -93,7 +95,7 @@ def _make_batch(
         images, labels = source.gather_crops(indices, seed=seed, step=step, positions=positions)
     else:
         images, labels = source.gather(indices)
-    return Batch(step, images, labels, positions, indices)
+    return Batch(images, labels, positions, indices.astype(np.int32))
 
 
 class _Failure(NamedTuple):

@@ -1,8 +1,9 @@
-"""Self-supervised methods by name, each a function `(config, axis_name) -> Method`."""
+"""Self-supervised methods by name; docs/add_a_method.md tells how to add one."""
 
-from metamask_jax.methods.base import Method, Output, Variables
-from metamask_jax.methods.simclr import simclr
+from metamask_jax.methods.barlow_twins import BARLOW_TWINS
+from metamask_jax.methods.base import Clock, Inputs, Method, Output, Recipe, Variables
+from metamask_jax.methods.simclr import SIMCLR
 
-METHODS = {"simclr": simclr}
+METHODS: dict[str, Recipe] = {"barlow_twins": BARLOW_TWINS, "simclr": SIMCLR}
 
-__all__ = ["METHODS", "Method", "Output", "Variables"]
+__all__ = ["METHODS", "Clock", "Inputs", "Method", "Output", "Recipe", "Variables"]

@@ -1,11 +1,12 @@
-"""The interface of a self-supervised method: three pure functions."""
+"""The interface of a self-supervised method: three pure functions, and defaults for what they are built from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from ml_collections import ConfigDict
 
 PyTree = Any
 
@@ -14,14 +15,47 @@ class Variables(NamedTuple):
     """What a method owns.
 
     Attributes:
-      params: weights of its heads, trained with the encoder.
+      params: weights of its heads, trained with the encoder; a dict.
       batch_stats: their BatchNorm statistics.
-      state: anything that is not trained by gradients: targets, queues, banks.
+      state: anything that is not trained by gradients: targets, queues, banks. Equal on all devices.
     """
 
     params: PyTree
     batch_stats: PyTree
     state: PyTree
+
+
+class Clock(NamedTuple):
+    """How far the training is.
+
+    Attributes:
+      step: steps taken before this one, int32.
+      epoch: the same in epochs, float32.
+      progress: the same as a share of the whole run, float32 in [0, 1).
+    """
+
+    step: jax.Array
+    epoch: jax.Array
+    progress: jax.Array
+
+
+class Inputs(NamedTuple):
+    """What a method sees of a batch.
+
+    Attributes:
+      h: masked features [views, batch, dim] of this device's slice.
+      encode: gives masked features [views, batch, dim] of the same views under other encoder weights, such as an
+        average of past ones. They are constants to every derivative, that for the mask included.
+      labels: int32 [batch], -1 where there is none.
+      indices: int32 [batch], places of the images in the training set.
+      clock: how far the training is.
+    """
+
+    h: jax.Array
+    encode: Callable[[PyTree], jax.Array]
+    labels: jax.Array
+    indices: jax.Array
+    clock: Clock
 
 
 class Output(NamedTuple):
@@ -30,7 +64,8 @@ class Output(NamedTuple):
     Attributes:
       loss: scalar, of the whole batch of all devices.
       batch_stats: its heads' BatchNorm statistics after this batch.
-      memory: what `Method.update` will need, such as projections to put into a queue.
+      memory: what `Method.update` will need, such as projections to put into a queue: arrays [batch, ...] of this
+        device's slice.
     """
 
     loss: jax.Array
@@ -42,15 +77,39 @@ class Method(NamedTuple):
     """A self-supervised method on (masked) features.
 
     Attributes:
-      init: `(key, dim) -> Variables` for features of length `dim`.
-      loss: `(params, batch_stats, state, h) -> Output` for masked features `h` [views, batch, dim]. It must leave no
-        trace: trial steps call it and throw the statistics and the memory away.
-      update: `(state, params, memory) -> state`, once after each regular step.
+      init: `(key, encoder_params, dim) -> Variables` for features of length `dim`.
+      loss: `(variables, inputs) -> Output`. It must leave no trace: trial steps call it and throw the statistics and
+        the memory away.
+      update: `(state, params, memory, clock) -> state`, once after each step. `params` are the updated weights, of
+        the encoder under "encoder" and the method's own under "method"; `memory` is that of the regular step, of the
+        whole batch of all devices in order.
+      constant_rate: which of the method's params keep the initial learning rate, whatever the schedule.
     """
 
-    init: Callable[[jax.Array, int], Variables]
-    loss: Callable[[PyTree, PyTree, PyTree, jax.Array], Output]
-    update: Callable[[PyTree, PyTree, PyTree], PyTree]
+    init: Callable[[jax.Array, PyTree, int], Variables]
+    loss: Callable[[Variables, Inputs], Output]
+    update: Callable[[PyTree, PyTree, PyTree, Clock], PyTree]
+    constant_rate: tuple[str, ...] = ()
+
+
+class Recipe(NamedTuple):
+    """How a method is made.
+
+    Attributes:
+      build: `(config, axis_name) -> Method` from the whole validated configuration.
+      defaults: values of the keys of `config.method` that are left open (None), from the method's own paper.
+      min_views: views of an image it needs.
+    """
+
+    build: Callable[[ConfigDict, str | None], Method]
+    defaults: Mapping[str, Any]
+    min_views: int
+
+
+def keep_state(state: PyTree, params: PyTree, memory: PyTree, clock: Clock) -> PyTree:
+    """The update of a method whose state never changes."""
+    del params, memory, clock
+    return state
 
 
 def init_module(module: nn.Module, key: jax.Array, *shape: int) -> tuple[PyTree, PyTree]:

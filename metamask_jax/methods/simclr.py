@@ -4,24 +4,24 @@ import jax
 from ml_collections import ConfigDict
 
 from metamask_jax.losses import nt_xent
-from metamask_jax.methods.base import Method, Output, PyTree, Variables, apply_views, init_module
-from metamask_jax.models import ProjectionHead
+from metamask_jax.methods.base import Method, Recipe
+from metamask_jax.methods.contrast import contrastive
 
 
 def simclr(config: ConfigDict, axis_name: str | None) -> Method:
-    """Builds the method from the whole configuration, of which it uses `method`, `loss.chunk_size`, `train.dtype`."""
-    head = ProjectionHead(widths=config.method.head, last_norm=True, dtype=config.train.dtype, axis_name=axis_name)
+    """NT-Xent, against a bank of past projections too if there is one."""
 
-    def init(key: jax.Array, dim: int) -> Variables:
-        params, batch_stats = init_module(head, key, 2, dim)
-        return Variables(params, batch_stats, state={})
-
-    def loss(params: PyTree, batch_stats: PyTree, state: PyTree, h: jax.Array) -> Output:
-        del state
-        z, batch_stats = apply_views(head, params, batch_stats, h)
-        value = nt_xent(
-            z, temperature=config.method.temperature, chunk_size=config.loss.chunk_size, axis_name=axis_name
+    def loss(z: jax.Array, bank: jax.Array | None) -> jax.Array:
+        return nt_xent(
+            z,
+            temperature=config.method.temperature,
+            bank=bank,
+            chunk_size=config.loss.chunk_size,
+            axis_name=axis_name,
         )
-        return Output(value, batch_stats, memory={})
 
-    return Method(init, loss, update=lambda state, params, memory: state)
+    return contrastive(config, axis_name, loss)
+
+
+# Head and temperature are those of MetaMask's own program; SimCLR's paper has 0.5 for CIFAR-10.
+SIMCLR = Recipe(simclr, defaults={"head": (2048, 256), "temperature": 0.07, "bank_size": 0}, min_views=2)

@@ -1,77 +1,12 @@
-"""Self-supervised losses as pure functions: projections in, one scalar out.
+"""Contrastive losses: NT-Xent (paper Eq. 1), its debiased form, and that with hard negatives."""
 
-Every loss takes `z` of shape [views, batch, dim] with at least two views, computes in float32 or wider whatever the
-input's precision, and stays finite for constant, duplicate, huge and tiny features.
-
-On several devices pass `axis_name`: each device hands in its slice of the batch and all of them get the loss of the
-*whole* batch. Differentiate that value on every device and average the gradients with `jax.lax.pmean`: the result is
-the gradient one device would compute on the whole batch, exactly. (Both the values and their cotangents are equal on
-all n devices; the collectives' transposes sum n equal cotangents, and the mean divides them out again.)
-"""
-
-import itertools
 from collections.abc import Sequence
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-# TPUs and GPUs would otherwise round the operands of a float32 product, and a logit divided by 0.07 shows it.
-_matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
-
-
-def redundancy_reduction(
-    z: jax.Array,
-    *,
-    off_diagonal_weight: float | jax.Array,
-    centered: bool,
-    unbiased: bool = False,
-    epsilon: float = 1e-6,
-    chunk_size: int | None = None,
-    axis_name: str | None = None,
-) -> jax.Array:
-    """Dimensional redundancy reduction (paper Eq. 2-3): cross-correlations of every pair of views against the identity.
-
-    Args:
-      z: projections [views, batch, dim].
-      off_diagonal_weight: lambda of Eq. 2.
-      centered: subtract each dimension's mean over the batch first, as Barlow Twins and the authors' program do.
-        False is Eq. 3 to the letter.
-      unbiased: divide by the unbiased standard deviation, as the authors' program does: every correlation shrinks by
-        (batch - 1) / batch.
-      epsilon: a dimension whose deviation is at most this fraction of its root mean square counts as constant; it
-        correlates with nothing (C = 0) and receives no gradient, where Eq. 3 would divide rounding errors by zero.
-      chunk_size: rows of the correlation matrix held in memory at a time; None holds all of them.
-      axis_name: the mapped axis over which the batch is split, if any.
-
-    Returns:
-      The loss summed over pairs of views and over dimensions, a scalar.
-
-    Example:
-      >>> z = jnp.array([[[1.0, 1.0], [-1.0, 1.0]]] * 2)  # two equal views, uncorrelated dimensions
-      >>> float(redundancy_reduction(z, off_diagonal_weight=0.005, centered=False))
-      0.0
-    """
-    z = _as_projections(z)
-    batch = _global_batch(z, axis_name)
-    z = _unit_variance(z, centered=centered, epsilon=epsilon, axis_name=axis_name)
-    scale = (batch - 1) / batch if unbiased else 1.0
-
-    def pair_loss(a: jax.Array, b: jax.Array) -> jax.Array:
-        diagonal = scale * _batch_mean(a * b, axis_name)  # C_kk, [dim]
-
-        def off_diagonal_row(row: tuple[jax.Array, jax.Array]) -> jax.Array:
-            dimension, column = row  # column: dimension k of the first view over the batch, [batch]
-            correlations = scale / column.shape[0] * _matmul(column, b)  # C_kk' for all k', [dim]
-            if axis_name is not None:
-                correlations = lax.pmean(correlations, axis_name)
-            return jnp.sum(jnp.where(jnp.arange(b.shape[1]) == dimension, 0.0, correlations) ** 2)
-
-        rows = _map_rows(off_diagonal_row, (jnp.arange(a.shape[1]), a.T), chunk_size)
-        return jnp.sum((1.0 - diagonal) ** 2) + off_diagonal_weight * jnp.sum(rows)
-
-    return sum((pair_loss(a, b) for a, b in itertools.combinations(z, 2)), start=jnp.zeros((), z.dtype))
+from metamask_jax.losses.arrays import as_projections, is_concrete, map_rows, matmul, require_temperature, unit_norm
 
 
 def nt_xent(
@@ -181,7 +116,7 @@ def hard_nt_xent(
       True
     """
     _require_in_unit_interval("positive_prior", positive_prior)
-    if _is_concrete(concentration) and not concentration >= 0:
+    if is_concrete(concentration) and not concentration >= 0:
         raise ValueError(f"concentration={concentration}; expected a number >= 0")
     positives, (weighted, weights), count = _contrast(
         z,
@@ -220,11 +155,10 @@ def _contrast(
       Logits of the positives [views - 1, views, batch], the logarithms of sum(exp(p * logit)) over the negatives
       (for each p, [views, batch]), and the number of an anchor's negatives.
     """
-    z = _as_projections(z)
-    if _is_concrete(temperature) and not temperature > 0:
-        raise ValueError(f"temperature={temperature}; expected a number > 0")
+    z = as_projections(z)
+    require_temperature(temperature)
     views, batch, dim = z.shape
-    z = _unit_norm(z)
+    z = unit_norm(z)
     # Roll r pairs view j with view j + r (modulo views): over all r, each anchor meets each of its positives once.
     positives = jnp.stack([jnp.sum(z * jnp.roll(z, -r, axis=0), axis=-1) for r in range(1, views)]) / temperature
 
@@ -240,7 +174,7 @@ def _contrast(
             raise ValueError(
                 f"bank.shape={bank.shape}; expected [size, {dim}] to go with z.shape={(views, batch, dim)}"
             )
-        candidates = jnp.concatenate([candidates, lax.stop_gradient(_unit_norm(bank.astype(z.dtype)))])
+        candidates = jnp.concatenate([candidates, lax.stop_gradient(unit_norm(bank.astype(z.dtype)))])
         candidate_image = jnp.concatenate([candidate_image, jnp.full(len(bank), -1)])
     count = len(candidates) - views
     if count == 0:
@@ -248,11 +182,11 @@ def _contrast(
 
     def log_sums(row: tuple[jax.Array, jax.Array]) -> jax.Array:
         anchor, anchor_image = row
-        logits = _matmul(candidates, anchor) / temperature
+        logits = matmul(candidates, anchor) / temperature
         negative = candidate_image != anchor_image
         return jnp.stack([jax.nn.logsumexp(p * logits, where=negative) for p in exponents])
 
-    sums = _map_rows(log_sums, (z.reshape(-1, dim), jnp.tile(image, views)), chunk_size)  # [anchors, exponents]
+    sums = map_rows(log_sums, (z.reshape(-1, dim), jnp.tile(image, views)), chunk_size)  # [anchors, exponents]
     return positives, list(sums.T.reshape(len(exponents), views, batch)), count
 
 
@@ -289,69 +223,6 @@ def _cross_entropy(positives: jax.Array, negatives: jax.Array, axis_name: str | 
     return loss if axis_name is None else lax.pmean(loss, axis_name)
 
 
-def _unit_norm(z: jax.Array) -> jax.Array:
-    """Divides each vector by its Euclidean norm; a zero vector stays zero, with zero gradient."""
-    z = z / _peak(z, axis=-1, axis_name=None)
-    square = jnp.sum(z * z, axis=-1, keepdims=True)
-    return z * lax.rsqrt(jnp.where(square > 0, square, 1.0))
-
-
-def _unit_variance(z: jax.Array, *, centered: bool, epsilon: float, axis_name: str | None) -> jax.Array:
-    """Divides each view's dimensions [views, batch, dim] by their root mean square over the batch of all devices."""
-    z = z / _peak(z, axis=1, axis_name=axis_name)
-    power = raw_power = _batch_mean(z * z, axis_name)
-    if centered:
-        z = z - _batch_mean(z, axis_name)[:, None]
-        power = _batch_mean(z * z, axis_name)
-    constant = power <= epsilon**2 * raw_power
-    return jnp.where(constant[:, None], 0.0, z * lax.rsqrt(jnp.where(constant, 1.0, power))[:, None])
-
-
-def _peak(z: jax.Array, *, axis: int, axis_name: str | None) -> jax.Array:
-    """The largest magnitude along an axis, or one where all are zero: squares of z / peak cannot overflow or vanish.
-
-    What is divided by it gets normalised afterwards, so it is a constant to every derivative.
-    """
-    peak = jnp.max(jnp.abs(lax.stop_gradient(z)), axis=axis, keepdims=True)
-    if axis_name is not None:
-        peak = lax.pmax(peak, axis_name)
-    return jnp.where(peak > jnp.finfo(z.dtype).tiny, peak, 1.0)
-
-
-def _batch_mean(z: jax.Array, axis_name: str | None) -> jax.Array:
-    """Mean over the batch, the last axis but one, of all devices."""
-    mean = jnp.mean(z, axis=-2)
-    return mean if axis_name is None else lax.pmean(mean, axis_name)
-
-
-def _map_rows(function, rows, chunk_size: int | None):  # type: ignore[no-untyped-def]
-    """Maps over rows: all at once, or a chunk at a time, recomputing each chunk in the backward pass."""
-    if chunk_size is None:
-        return jax.vmap(function)(rows)
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size={chunk_size}; expected a whole number >= 1, or None")
-    return lax.map(jax.checkpoint(function), rows, batch_size=chunk_size)
-
-
-def _as_projections(z: jax.Array) -> jax.Array:
-    """Checks [views, batch, dim] and widens half precision to float32."""
-    z = jnp.asarray(z)
-    if not jnp.issubdtype(z.dtype, jnp.floating):
-        raise TypeError(f"z.dtype={z.dtype}; expected a floating-point type")
-    if z.ndim != 3 or z.shape[0] < 2:
-        raise ValueError(f"z.shape={z.shape}; expected [views, batch, dim] with at least 2 views")
-    return z.astype(jnp.promote_types(z.dtype, jnp.float32))
-
-
-def _global_batch(z: jax.Array, axis_name: str | None) -> int:
-    return z.shape[1] if axis_name is None else z.shape[1] * lax.axis_size(axis_name)
-
-
-def _is_concrete(value: float | jax.Array) -> bool:
-    """Whether a hyper-parameter can be checked now: under jit it may be traced."""
-    return not isinstance(value, jax.core.Tracer)
-
-
 def _require_in_unit_interval(name: str, value: float | jax.Array) -> None:
-    if _is_concrete(value) and not 0 <= value < 1:
+    if is_concrete(value) and not 0 <= value < 1:
         raise ValueError(f"{name}={value}; expected a number in [0, 1)")

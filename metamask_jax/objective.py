@@ -1,0 +1,140 @@
+"""What is minimised: the losses of a configuration on a batch, as functions of the weights and the mask."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from ml_collections import ConfigDict
+
+from metamask_jax.mask import apply_mask, mask_weights
+from metamask_jax.methods import Clock, Inputs, Output, Variables
+from metamask_jax.methods.barlow_twins import redundancy_loss
+from metamask_jax.methods.base import apply_views
+from metamask_jax.state import Model, TrainState
+
+PyTree = Any
+Metrics = dict[str, jax.Array]
+
+_DROPOUT_STREAM = 0x64726F70  # sets these draws apart from the augmentation's, which start from the same keys
+
+
+class Context(NamedTuple):
+    """What does not change within a step.
+
+    Attributes:
+      config: a validated configuration.
+      model: its networks.
+      clock: how far the training is.
+      axis_name: the mapped axis over which the batch is split, or None for the whole batch on one device.
+    """
+
+    config: ConfigDict
+    model: Model
+    clock: Clock
+    axis_name: str | None
+
+
+class Sample(NamedTuple):
+    """An augmented batch.
+
+    Attributes:
+      views: [views, batch, height, width, channels].
+      keys: one an image, [batch], for whatever else is random.
+      labels: int32 [batch].
+      indices: int32 [batch].
+    """
+
+    views: jax.Array
+    keys: jax.Array
+    labels: jax.Array
+    indices: jax.Array
+
+
+class Encoded(NamedTuple):
+    """What the encoder makes of a batch.
+
+    Attributes:
+      h: features [views, batch, dim].
+      masked: the same after dropout, times the mask: what the losses see.
+      batch_stats: the encoder's BatchNorm statistics after this batch.
+    """
+
+    h: jax.Array
+    masked: jax.Array
+    batch_stats: PyTree
+
+
+def method_loss(
+    context: Context, state: TrainState, params: PyTree, mask: jax.Array, sample: Sample
+) -> tuple[Output, Encoded]:
+    """The method's loss at given weights and mask, which may be trial ones; everything else is the state's."""
+    config = context.config
+    weights = mask_weights(mask, activation=config.mask.activation)
+    h, encoder_stats = _encode(context, state, params["encoder"], sample.views)
+    masked = apply_mask(_dropout(config, h, sample.keys), weights)
+
+    def encode(encoder_params: PyTree) -> jax.Array:
+        others, _ = _encode(context, state, encoder_params, sample.views)
+        return lax.stop_gradient(apply_mask(others, weights))
+
+    output = context.model.method.loss(
+        Variables(params["method"], state.batch_stats["method"], state.method_state),
+        Inputs(masked, encode, sample.labels, sample.indices, context.clock),
+    )
+    return output, Encoded(h, masked, encoder_stats)
+
+
+def total_loss(
+    context: Context, state: TrainState, params: PyTree, sample: Sample
+) -> tuple[jax.Array, tuple[Metrics, PyTree, PyTree]]:
+    """Both losses, with the state's mask (Eq. 5).
+
+    Returns:
+      Their sum, and with it metrics, all BatchNorm statistics after this batch, and the method's memory of it.
+    """
+    config, model = context.config, context.model
+    output, encoded = method_loss(context, state, params, state.mask, sample)
+    stats = state.batch_stats | {"encoder": encoded.batch_stats, "method": output.batch_stats}
+    metrics = {"loss_method": output.loss, "feature_std": _feature_std(encoded.h, context.axis_name)}
+    total = config.loss.alpha * output.loss
+    if config.loss.drr:
+        z, stats["drr_head"] = apply_views(model.drr_head, params["drr_head"], stats["drr_head"], encoded.masked)
+        metrics["loss_drr"] = redundancy_loss(config, context.axis_name)(z)
+        total += metrics["loss_drr"]
+    return total, (metrics | {"loss": total}, stats, output.memory)
+
+
+def _encode(context: Context, state: TrainState, encoder_params: PyTree, views: jax.Array) -> tuple[jax.Array, PyTree]:
+    """Features [views, batch, dim] of augmented views [views, batch, height, width, channels], in training mode."""
+
+    def apply(params: PyTree, views: jax.Array) -> tuple[jax.Array, PyTree]:
+        return apply_views(context.model.encoder, params, state.batch_stats["encoder"], views)
+
+    return (jax.checkpoint(apply) if context.config.train.remat else apply)(encoder_params, views)
+
+
+def _dropout(config: ConfigDict, h: jax.Array, keys: jax.Array) -> jax.Array:
+    """Sets a share of the features [views, batch, dim] to zero, in each view its own or in all the same ones."""
+    rate = config.method.dropout
+    if rate == 0:
+        return h
+
+    def kept(view: jax.Array, key: jax.Array) -> jax.Array:
+        key = jax.random.fold_in(jax.random.fold_in(key, _DROPOUT_STREAM), view)
+        return jax.random.bernoulli(key, 1.0 - rate, h.shape[-1:])
+
+    views = jnp.arange(len(h)) * (0 if config.method.dropout_shared else 1)
+    keep = jax.vmap(jax.vmap(kept, (None, 0)), (0, None))(views, keys)
+    return jnp.where(keep, h / (1.0 - rate), 0.0)
+
+
+def _feature_std(h: jax.Array, axis_name: str | None) -> jax.Array:
+    """Spread of the unit-length features [views, batch, dim]: near one if they fill the sphere, zero if collapsed."""
+    h = lax.stop_gradient(h)
+    h = h * lax.rsqrt(jnp.maximum(jnp.sum(h**2, axis=-1, keepdims=True), jnp.finfo(h.dtype).tiny))
+    moments = jnp.stack([jnp.mean(h, axis=(0, 1)), jnp.mean(h**2, axis=(0, 1))])
+    if axis_name is not None:
+        moments = lax.pmean(moments, axis_name)
+    variance = jnp.maximum(moments[1] - moments[0] ** 2, 0.0)
+    return jnp.sqrt(jnp.sum(variance))
