@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from metamask_jax.data.augment import CenterCrop, example_keys, make_augmentation
+from metamask_jax.data.augment import PRESETS, CenterCrop, example_keys, make_augmentation
 from metamask_jax.evaluate.features import eval_view
 from metamask_jax.evaluate.workdir import Run, load_run
+from metamask_jax.models import Encoder
 from metamask_jax.train_step import build_encoder
 
 PyTree = Any
@@ -55,20 +57,27 @@ class Preprocessing:
             std=view.std,
         )
 
+    @partial(jax.jit, static_argnums=0)
     def __call__(self, images: np.ndarray | jax.Array) -> jax.Array:
         """Input float32 [batch, image_size, image_size, 3] of RGB images uint8 [batch, height, width, 3]."""
-        preset = "eval_lab" if self.channels[0] == "L" else "eval"
-        augment = make_augmentation(preset, image_size=self.image_size, views=1)
-        images = jnp.asarray(images)
-        return augment(images, example_keys(0, 0, jnp.arange(len(images))))[0]
+        view = dataclasses.replace(
+            PRESETS["eval"](self.image_size)[0],
+            crop=CenterCrop(shortest=self.shortest),
+            interpolation=self.interpolation,
+            color_space="lab" if self.channels[0] == "L" else "rgb",
+            mean=self.mean,
+            std=self.std,
+        )
+        nothing_random = example_keys(0, 0, jnp.arange(len(images)))
+        return make_augmentation((view,), image_size=self.image_size, views=1)(jnp.asarray(images), nothing_random)[0]
 
 
 class LoadedEncoder(NamedTuple):
     """A pretrained encoder.
 
     Attributes:
-      apply: `(params, x) -> h`, a pure function: input float32 [batch, image_size, image_size, 3] to features float32
-        [batch, dim], not multiplied by the mask. BatchNorm uses its running statistics.
+      apply: `(params, x) -> h`, a pure and compiled function: input float32 [batch, image_size, image_size, 3] to
+        features float32 [batch, dim], not multiplied by the mask. BatchNorm uses its running statistics.
       params: "params" and "batch_stats" of the encoder, and "mask", the mask's weights [dim].
       preprocessing: turns pictures into input.
     """
@@ -82,7 +91,7 @@ def load_encoder(workdir: str | os.PathLike[str], *, step: int | str = "last") -
     """Loads the encoder of a pretrained run.
 
         apply, params, preprocessing = load_encoder("runs/cifar10")
-        h = jax.jit(apply)(params, preprocessing(images))  # [batch, dim]
+        h = apply(params, preprocessing(images))  # [batch, dim]
         masked = h * params["mask"]
 
     Args:
@@ -94,16 +103,16 @@ def load_encoder(workdir: str | os.PathLike[str], *, step: int | str = "last") -
 
 def encoder_of(run: Run) -> LoadedEncoder:
     """The encoder of a run that is loaded already."""
-    encoder = build_encoder(run.config, axis_name=None)
-
-    def apply(params: PyTree, x: jax.Array) -> jax.Array:
-        variables = {"params": params["params"], "batch_stats": params["batch_stats"]}
-        return jnp.asarray(encoder.apply(variables, x, train=False))
-
-    state = run.state
     params = {
-        "params": state.params["encoder"],
-        "batch_stats": state.batch_stats["encoder"],
+        "params": run.state.params["encoder"],
+        "batch_stats": run.state.batch_stats["encoder"],
         "mask": run.mask_weights,
     }
-    return LoadedEncoder(apply, params, Preprocessing.of(run.config))
+    encoder = build_encoder(run.config, axis_name=None)
+    return LoadedEncoder(partial(_apply, encoder), params, Preprocessing.of(run.config))
+
+
+@partial(jax.jit, static_argnums=0)
+def _apply(encoder: Encoder, params: PyTree, x: jax.Array) -> jax.Array:
+    variables = {"params": params["params"], "batch_stats": params["batch_stats"]}
+    return jnp.asarray(encoder.apply(variables, x, train=False))
