@@ -15,7 +15,7 @@ from metamask_jax.models import ProjectionHead
 from metamask_jax.parallel import AXIS
 from metamask_jax.train_step import build_model, init_state, make_train_step
 from tests.references import relative_error
-from tests.tiny import tiny_batch, tiny_config
+from tests.tiny import doubled, tiny_batch, tiny_config
 
 BATCH = tiny_batch()
 
@@ -29,16 +29,6 @@ def run(config, steps=3):
     for _ in range(steps):
         state, metrics = step(state, BATCH)
     return state, metrics
-
-
-def doubled(config):
-    """A float64 twin of a configuration, and its initial state: agreement can then be told from rounding."""
-    state = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float64)), init_state(config))
-    counters = {
-        name: getattr(state, name).astype(jnp.int32) for name in ("step", "seed", "skipped", "skipped_in_a_row")
-    }
-    config.train.dtype = "float64"
-    return config, state.replace(**{name: getattr(state, name).astype(jnp.int32) for name in counters})
 
 
 @pytest.fixture

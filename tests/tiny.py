@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from ml_collections import ConfigDict
@@ -11,6 +12,7 @@ from metamask_jax.config import apply_overrides, default_config, validate
 from metamask_jax.data.loader import Batch
 from metamask_jax.models import ENCODERS
 from metamask_jax.models.layers import as_output, batch_norm, dense
+from metamask_jax.state import TrainState, init_state
 
 
 class TinyEncoder(nn.Module):
@@ -50,3 +52,13 @@ def tiny_batch(count: int = 16) -> Batch:
     """A whole global batch of them, with labels."""
     places = np.arange(count, dtype=np.int32)
     return Batch(images=tiny_images(count), labels=places % 3, positions=places, indices=places + 5)
+
+
+def doubled(config: ConfigDict) -> tuple[ConfigDict, TrainState]:
+    """A float64 twin of a configuration, and its initial state: agreement can then be told from rounding."""
+    state: TrainState = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, init_state(config)
+    )
+    config = config.copy_and_resolve_references()
+    config.train.dtype = "float64"
+    return config, state

@@ -2,8 +2,25 @@
 
 from metamask_jax.methods.barlow_twins import BARLOW_TWINS
 from metamask_jax.methods.base import Clock, Inputs, Method, Output, Recipe, Variables
+from metamask_jax.methods.byol import BYOL
+from metamask_jax.methods.dcl import DCL
+from metamask_jax.methods.hcl import HCL
+from metamask_jax.methods.moco import MOCO
+from metamask_jax.methods.nnclr import NNCLR
 from metamask_jax.methods.simclr import SIMCLR
+from metamask_jax.methods.simsiam import SIMSIAM
+from metamask_jax.methods.supervised import SUPERVISED
 
-METHODS: dict[str, Recipe] = {"barlow_twins": BARLOW_TWINS, "simclr": SIMCLR}
+METHODS: dict[str, Recipe] = {
+    "barlow_twins": BARLOW_TWINS,
+    "byol": BYOL,
+    "dcl": DCL,
+    "hcl": HCL,
+    "moco": MOCO,
+    "nnclr": NNCLR,
+    "simclr": SIMCLR,
+    "simsiam": SIMSIAM,
+    "supervised": SUPERVISED,
+}
 
 __all__ = ["METHODS", "Clock", "Inputs", "Method", "Output", "Recipe", "Variables"]

@@ -1,0 +1,68 @@
+"""A step of every method on views without random pixels, compiled once for all the tests that run it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from metamask_jax import train_step as module
+from metamask_jax.methods import METHODS
+from metamask_jax.parallel import AXIS
+from metamask_jax.train_step import init_state, make_train_step
+from tests.tiny import doubled, tiny_batch, tiny_config
+
+BATCH = tiny_batch()
+# A plain step of the mask, at rate one, shows the meta-gradient itself.
+PLAIN = {
+    "meta.trial": "gradient",
+    "meta.learning_rate": "0.25",
+    "meta.head_learning_rate": "0.25",
+    "mask.momentum": "0",
+    "mask.weight_decay": "0",
+    "mask.schedule": "constant",
+}
+
+
+def plain_views(images, keys):
+    """In float64: float32 images would differ in the last digit between two compiled programs."""
+    x = images.astype(jnp.float64) / 255
+    return jnp.stack([x, 1.2 * jnp.roll(x, 5, axis=2) ** 2])
+
+
+def method_config(name, **overrides):
+    small = {
+        "method.name": name,
+        "method.predictor": "7",
+        "method.queue_size": "40",
+        "method.momentum": "0.8",
+        "method.bank_size": "40",
+        "method.num_classes": "3",
+    }
+    return tiny_config(PLAIN | small | {key.replace("__", "."): str(value) for key, value in overrides.items()})
+
+
+@functools.cache
+def compiled(name, devices):
+    """The configuration, its first state and its step `(state, batch) -> (state, metrics)`, in float64."""
+    with jax.enable_x64(True), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "make_augmentation", lambda *args, **kwargs: plain_views)
+        config, state = doubled(method_config(name))
+        length = {"steps_per_epoch": 4, "total_steps": 12}
+        if devices == 1:
+            return config, state, jax.jit(make_train_step(config, **length, axis_name=None))
+        step = jax.pmap(
+            make_train_step(config, **length, axis_name=AXIS),
+            axis_name=AXIS,
+            in_axes=(None, 0),
+            out_axes=None,
+            devices=jax.devices()[:devices],
+        )
+
+    def on_devices(state, batch):
+        return step(state, jax.tree.map(lambda leaf: leaf.reshape(devices, -1, *leaf.shape[1:]), batch))
+
+    return config, state, on_devices
+
+
+every_method = pytest.mark.parametrize("name", METHODS)
