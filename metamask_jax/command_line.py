@@ -14,20 +14,21 @@ _QUICKSTART = "configs/quickstart.py"
 _OVERRIDE = "--config."
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are one sentence."""
 
     def error(self, message: str) -> NoReturn:
+        """Raises instead of printing the usage."""
         raise ConfigError(f"{message}; see --help")
 
 
 def pretrain_command(arguments: Sequence[str]) -> int:
     """`run_pretrain.py`; returns its exit code."""
-    return _guarded(_pretrain, arguments)
+    return guarded(_pretrain, arguments)
 
 
 def _pretrain(arguments: Sequence[str]) -> int:
-    parser = _Parser(
+    parser = Parser(
         prog="run_pretrain.py",
         description="Pretrains an encoder, or goes on where a stopped run left off.",
         epilog=f"Any configuration key can be set by {_OVERRIDE}KEY=VALUE, such as {_OVERRIDE}train.seed=1.",
@@ -48,7 +49,7 @@ def _pretrain(arguments: Sequence[str]) -> int:
     from metamask_jax import parallel
     from metamask_jax.train import pretrain
 
-    _keep_compiled_programs()
+    keep_compiled_programs()
     parallel.join_processes(coordinator=flags.coordinator, process_count=flags.processes, process_index=flags.process)
     if not arguments:
         from metamask_jax.quickstart import run_quickstart
@@ -59,7 +60,7 @@ def _pretrain(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _keep_compiled_programs() -> None:
+def keep_compiled_programs() -> None:
     """Lets the next start of the same configuration skip the compiler; JAX's own variable still decides where."""
     import jax
 
@@ -75,7 +76,7 @@ def _override(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Runs a command and turns what we raise on purpose into one sentence and an exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("metamask_jax").setLevel(logging.INFO)

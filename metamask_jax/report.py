@@ -1,6 +1,7 @@
 """The report of a run: one HTML file that needs no other.
 
-Reads what a workdir has of `config.json`, `metrics.jsonl`, `result.json` and `report.npz`, and shows that much.
+Reads what a workdir has of `config.json`, `metrics.jsonl`, `result.json`, `report.npz` and `evaluation.json`, and shows
+that much.
 """
 
 import base64
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from metamask_jax.config import flatten
+from metamask_jax.evaluate.tables import report_rows
 from metamask_jax.report_page import PAGE
 from metamask_jax.report_plots import Curve, Plot, Run, make_plots
 from metamask_jax.version import __version__
@@ -58,6 +60,7 @@ def read_run(folder: pathlib.Path) -> Run:
         curves=read("metrics.jsonl", _read_curves),
         result=read("result.json", lambda path: json.loads(path.read_text(encoding="utf-8"))),
         arrays=read("report.npz", _read_arrays),
+        evaluation=read("evaluation.json", _read_evaluation),
         notes=notes,
     )
 
@@ -68,7 +71,8 @@ def render(run: Run) -> str:
     blocks = [
         *(f'<p class="note">{escape(note)}</p>' for note in run.notes),
         _cards(run) or '<p class="note">Nothing was logged yet.</p>',
-        _table(run.result.get("table", [])),
+        _table("Test accuracy", run.result.get("table", [])),
+        _table("Evaluation, top-1", run.evaluation.get("rows", [])),
         f'<section class="plots">{figures}</section>' if figures else "",
         _config(run.config),
     ]
@@ -101,6 +105,13 @@ def _read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
         return {key: values for key, values in file.items() if values.size and np.isfinite(values).all()}
 
 
+def _read_evaluation(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        return {"rows": report_rows(json.loads(path.read_text(encoding="utf-8"))["results"])}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no results of run_linear.py ({error!r})") from error
+
+
 def _percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
@@ -131,7 +142,7 @@ def _cards(run: Run) -> str:
     return f'<section class="cards">{cards}</section>' if cards else ""
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
+def _table(title: str, rows: list[dict[str, Any]]) -> str:
     """Accuracies by name, with the best of each column marked."""
     columns = list(dict.fromkeys(key for row in rows for key in row if key != "name"))
     if not columns:
@@ -145,14 +156,14 @@ def _table(rows: list[dict[str, Any]]) -> str:
         mark = "best" if value == best[key] else "other"
         return f'<td class="{mark}" style="--share: {100 * value:.1f}%">{_percent(value)}</td>'
 
-    titles = {"knn": "kNN", "linear": "Linear probe"}
+    titles = {"knn": "kNN", "linear": "Linear probe", "h*m": "h*m, masked", "h": "h, not masked"}
     head = "".join(f"<th>{escape(titles.get(key, key))}</th>" for key in ("", *columns))
     body = "".join(
         f"<tr><td>{escape(str(row.get('name', '')))}</td>{''.join(cell(row, key) for key in columns)}</tr>"
         for row in rows
     )
     return (
-        '<section class="panel"><h2>Test accuracy</h2>'
+        f'<section class="panel"><h2>{title}</h2>'
         f'<table class="results"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></section>'
     )
 

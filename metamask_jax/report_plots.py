@@ -19,6 +19,7 @@ class Run(NamedTuple):
       result: final numbers.
       arrays: `mask_steps` [points], `mask_trajectory` [points, dim], `mask_final` [dim], `singular_values` [dim],
         `correlation` [dim, dim], each if known.
+      evaluation: `rows` of a table, if `run_linear.py` has been there.
       notes: one sentence for each file that could not be read.
     """
 
@@ -27,6 +28,7 @@ class Run(NamedTuple):
     curves: dict[str, Curve]
     result: dict[str, Any]
     arrays: dict[str, np.ndarray]
+    evaluation: dict[str, Any]
     notes: list[str]
 
 

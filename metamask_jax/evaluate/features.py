@@ -109,12 +109,22 @@ def make_extractor(
 
 
 def extract_source(
-    extract: Extractor, params: PyTree, batch_stats: PyTree, source: Source, *, draw: int = 0
+    extract: Extractor,
+    params: PyTree,
+    batch_stats: PyTree,
+    source: Source,
+    *,
+    rows: np.ndarray | None = None,
+    draw: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Features float32 [size, dim] and labels int32 [size] of a whole source; arguments as for `Extractor`."""
+    """Features float32 [size, dim] and labels int32 [size] of a source, or of some of its rows int [size].
+
+    The other arguments are those of an `Extractor`.
+    """
+    rows = np.arange(len(source)) if rows is None else rows
     features, labels = [], []
-    for start in range(0, len(source), _CHUNK):
-        images, chunk_labels = source.gather(np.arange(start, min(start + _CHUNK, len(source))))
+    for start in range(0, len(rows), _CHUNK):
+        images, chunk_labels = source.gather(rows[start : start + _CHUNK])
         features.append(extract(params, batch_stats, images, draw=draw, start=start))
         labels.append(chunk_labels)
     return np.concatenate(features), np.concatenate(labels)

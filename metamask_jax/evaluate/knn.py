@@ -50,17 +50,26 @@ def nearest_neighbors(train_h: np.ndarray, test_h: np.ndarray, *, k: int, metric
     test_rows = min(TEST_CHUNK, -(-len(test_h) // devices))
     # Distances are the same from any origin, but near the data fewer digits cancel in |a|^2 - 2ab + |b|^2.
     origin = np.mean(train_h[:train_rows], axis=0, dtype=np.float32)
-    similarity = np.empty((len(test_h), k), np.float32)
-    indices = np.empty((len(test_h), k), np.int32)
-    for start in range(0, len(test_h), devices * test_rows):
-        test = _chunk(test_h, start, devices * test_rows).reshape(devices, test_rows, -1)
-        best = Neighbors(np.full((*test.shape[:2], k), -np.inf, np.float32), np.zeros((*test.shape[:2], k), np.int32))
-        for offset in range(0, len(train_h), train_rows):
-            train = _chunk(train_h, offset, train_rows)
-            best = _merge(metric, best, test, train, origin, np.int32(offset), np.int32(len(train_h)))
-        rows = slice(start, start + devices * test_rows)
-        similarity[rows], indices[rows] = (np.asarray(x).reshape(-1, k)[: len(test_h) - start] for x in best)
-    return Neighbors(similarity if metric == "cosine" else -np.sqrt(np.maximum(-similarity, 0.0)), indices)
+    starts = range(0, len(test_h), devices * test_rows)
+    shape = (devices, test_rows, k)
+    best = {start: Neighbors(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.int32)) for start in starts}
+    for offset in range(0, len(train_h), train_rows):
+        rows = _chunk(train_h, offset, train_rows)
+        everywhere = np.broadcast_to(rows, (devices, *rows.shape))
+        train = _train_factor(metric, everywhere, origin, np.int32(len(train_h) - offset))
+        for start in starts:
+            test = _chunk(test_h, start, devices * test_rows).reshape(devices, test_rows, -1)
+            best[start] = _merge(metric, best[start], test, train, origin, np.int32(offset))
+    similarity, indices = (
+        np.concatenate([np.asarray(part).reshape(-1, k) for part in parts])[: len(test_h)]
+        for parts in zip(*best.values(), strict=True)
+    )
+    if metric == "euclidean":
+        squares = [
+            _squared_norms(test_h[start : start + TEST_CHUNK], origin) for start in range(0, len(test_h), TEST_CHUNK)
+        ]
+        similarity = -np.sqrt(np.maximum(np.concatenate(squares)[:, None] - similarity, 0.0))
+    return Neighbors(similarity, indices)
 
 
 def knn_scores(
@@ -158,35 +167,43 @@ def _chunk(h: np.ndarray, start: int, rows: int) -> np.ndarray:
     return np.pad(part, ((0, rows - len(part)), (0, 0)))
 
 
-@partial(jax.pmap, in_axes=(None, 0, 0, None, None, None, None), static_broadcasted_argnums=0)
+# Both factors have one more column than the features: there the product of two rows gains the training row's own term,
+# which would otherwise take another pass over all the similarities. In the test rows it is one.
+
+
+@partial(jax.pmap, in_axes=(None, 0, None, None), static_broadcasted_argnums=0)
+def _train_factor(metric: str, train: jax.Array, origin: jax.Array, size: jax.Array) -> jax.Array:
+    """Training rows [rows, dim + 1], ready to be multiplied; those from `size` on are like nothing."""
+    if metric == "cosine":
+        train, own = _normalize(train), jnp.zeros(len(train))
+    else:
+        train = train - origin
+        own = -jnp.sum(train**2, axis=1)
+    # Finite, because accelerators split factors into parts, and infinity minus infinity is not a number.
+    own = jnp.where(jnp.arange(len(train)) < size, own, -0.25 * jnp.finfo(own.dtype).max)
+    return jnp.concatenate([train, own[:, None]], axis=1)
+
+
+@partial(jax.pmap, in_axes=(None, 0, 0, 0, None, None), static_broadcasted_argnums=0)
 def _merge(
-    metric: str,
-    best: Neighbors,
-    test: jax.Array,
-    train: jax.Array,
-    origin: jax.Array,
-    offset: jax.Array,
-    size: jax.Array,
+    metric: str, best: Neighbors, test: jax.Array, train: jax.Array, origin: jax.Array, offset: jax.Array
 ) -> Neighbors:
-    """The best of the neighbours so far and of one more chunk of training rows, which starts at row `offset`."""
-    similarity = _similarity(test, train, origin, metric=metric)
-    rows = offset + jnp.arange(len(train))
-    similarity, indices = lax.top_k(
-        jnp.where(rows < size, similarity, -jnp.inf), min(best.indices.shape[1], len(train))
-    )
+    """The best of the neighbours so far and of one more chunk of training rows, which starts at row `offset`.
+
+    The similarity is the cosine, or minus the squared distance but for the test row's square, which decides nothing.
+    """
+    test = _normalize(test) if metric == "cosine" else 2 * (test - origin)
+    test = jnp.pad(test, ((0, 0), (0, 1)), constant_values=1.0)
+    product = jnp.matmul(test, train.T, precision=lax.Precision.HIGHEST)  # accelerators round the factors otherwise
+    similarity, indices = lax.top_k(product, min(best.indices.shape[1], len(train)))
     similarity = jnp.concatenate([best.similarity, similarity], axis=1)
-    indices = jnp.concatenate([best.indices, rows[indices]], axis=1)
+    indices = jnp.concatenate([best.indices, offset + indices], axis=1)
     similarity, places = lax.top_k(similarity, best.indices.shape[1])
     return Neighbors(similarity, jnp.take_along_axis(indices, places, axis=1))
 
 
-def _similarity(test: jax.Array, train: jax.Array, origin: jax.Array, *, metric: str) -> jax.Array:
-    """The cosine, or minus the squared distance, of every test row to every training row [test, train]."""
-    product = partial(jnp.matmul, precision=lax.Precision.HIGHEST)  # accelerators round the factors otherwise
-    if metric == "cosine":
-        return product(_normalize(test), _normalize(train).T)
-    test, train = test - origin, train - origin
-    return 2 * product(test, train.T) - jnp.sum(test**2, axis=1)[:, None] - jnp.sum(train**2, axis=1)
+def _squared_norms(h: np.ndarray, origin: np.ndarray) -> np.ndarray:
+    return np.sum((np.asarray(h, np.float32) - origin) ** 2, axis=1)
 
 
 def _normalize(h: jax.Array) -> jax.Array:

@@ -9,6 +9,8 @@ import numpy as np
 import optax
 from jax import lax
 
+from metamask_jax.evaluate.heads import held_out_rows
+
 L2_GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 
 
@@ -72,12 +74,11 @@ def linear_probe(
     Returns:
       The result.
     """
-    _check(train_h, train_labels, num_classes=num_classes, held_out_fraction=held_out_fraction)
+    _check(train_h, train_labels, num_classes=num_classes)
     mean, deviation = (f(train_h, axis=0, dtype=np.float64) for f in (np.mean, np.std))  # float32 sums lose digits
     scale = np.where(deviation > 1e-6 * np.abs(mean), deviation, np.inf)  # a constant dimension says nothing
     h, labels = jnp.asarray((train_h - mean) / scale, jnp.float32), jnp.asarray(train_labels)
-    held_out = np.zeros(len(h), bool)
-    held_out[np.random.default_rng(seed).permutation(len(h))[: round(held_out_fraction * len(h))]] = True
+    held_out = held_out_rows(len(h), held_out_fraction, seed)
 
     start = Linear(jnp.zeros((h.shape[1], num_classes)), jnp.zeros(num_classes))
     fits, accuracies = {}, {}
@@ -91,13 +92,11 @@ def linear_probe(
     return ProbeResult(accuracy, scores, best, accuracies)
 
 
-def _check(h: np.ndarray, labels: np.ndarray, *, num_classes: int, held_out_fraction: float) -> None:
+def _check(h: np.ndarray, labels: np.ndarray, *, num_classes: int) -> None:
     if h.ndim != 2 or np.shape(labels) != h.shape[:1]:
         raise ValueError(f"shapes {h.shape} and {np.shape(labels)}; expected (train, dim) and (train,)")
     if np.min(labels) < 0 or np.max(labels) >= num_classes:
         raise ValueError(f"train_labels {np.min(labels)} to {np.max(labels)}; expected 0 to {num_classes - 1}")
-    if not 0 < round(held_out_fraction * len(h)) < len(h):
-        raise ValueError(f"{held_out_fraction=} of {len(h)} rows; expected at least one row held out and one left")
 
 
 @jax.jit

@@ -1,0 +1,198 @@
+"""A complete evaluation: from a working directory to its `evaluation.json`."""
+
+import json
+import logging
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from metamask_jax.checkpoint import CheckpointError
+from metamask_jax.config import ConfigError
+from metamask_jax.data.errors import DataError
+from metamask_jax.data.sources import Source, open_source
+from metamask_jax.evaluate.metrics import summarize
+from metamask_jax.evaluate.protocols import GROUPS, LEAST_IMAGES, PROTOCOLS, Data, Settings
+from metamask_jax.evaluate.tables import markdown_table
+from metamask_jax.evaluate.workdir import Run, features, load_run
+from metamask_jax.version import __version__
+from metamask_jax.watch import write_atomically
+
+_log = logging.getLogger(__name__)
+Entry = dict[str, Any]
+_IDENTITY = ("step", "dataset", "train_size", "test_size", "protocol", "features", "seed")
+
+
+def evaluate(
+    workdir: str | pathlib.Path,
+    *,
+    step: int | str,
+    protocols: Sequence[str],
+    dataset: str | None,
+    data_dir: str | None,
+    options: Mapping[str, Any],
+    size: int | None,
+    settings: Settings,
+) -> list[Entry]:
+    """Judges a pretrained encoder, which stays as it is, and adds the results to `evaluation.json` in its workdir.
+
+    Args:
+      workdir: of the run.
+      step: a step that was saved, `last` or `best`.
+      protocols: keys of `PROTOCOLS` or `GROUPS`.
+      dataset: on which to judge; None for the one it was pretrained on.
+      data_dir: where prepared sets live; None for the run's.
+      options: of the dataset, beside those of the run if it is the run's dataset.
+      size: only the first so many training images; None for all. The test set is always whole.
+      settings: hyper-parameters of the protocols.
+
+    Returns:
+      The new results, one for each protocol and kind of features.
+
+    Raises:
+      ConfigError, DataError, CheckpointError: about the input, before anything is written.
+    """
+    names = expand(protocols)
+    run = load_run(workdir, step=step)
+    results = read_results(run.workdir)
+    train, test = _open(run, dataset, data_dir, options, size)
+    _check(train, test, names)
+    data = _data(run, train, test)
+    new = []
+    for name in names:
+        started = time.monotonic()
+        outcomes = PROTOCOLS[name](data, settings)
+        seconds = round(time.monotonic() - started, 2)
+        for kind, outcome in outcomes.items():
+            new.append(
+                {
+                    "step": run.step,
+                    "dataset": train.name,
+                    "train_size": len(train),
+                    "test_size": len(test),
+                    "protocol": name,
+                    "features": kind,
+                    "seed": settings.seed,
+                    **summarize(outcome.scores, data.test_labels, class_names=train.class_names),
+                    "chosen": outcome.chosen,
+                    "held_out": outcome.held_out,
+                    "seconds": seconds,
+                    "version": __version__,
+                }
+            )
+        _log.info(
+            "%s: %s (%.1f s)",
+            name,
+            ", ".join(f"{e['features']} {e['top1']:.2%}" for e in new[-len(outcomes) :]),
+            seconds,
+        )
+        results = merge(results, new)
+        _write(run.workdir, results)  # after each, so that a kill costs only the protocol it hit
+    return new
+
+
+def expand(protocols: Sequence[str]) -> list[str]:
+    """Names with groups replaced by their members, each once, in the order of `PROTOCOLS`.
+
+    Example:
+      >>> expand(["linear", "knn"])
+      ['knn_official', 'knn_k200', 'knn_euclidean5', 'linear']
+    """
+    chosen: set[str] = set()
+    for name in protocols:
+        if name not in PROTOCOLS and name not in GROUPS:
+            allowed = ", ".join(map(repr, (*GROUPS, *PROTOCOLS)))
+            raise ConfigError(f"--protocol {name}; expected one or more of {allowed}, separated by commas")
+        chosen.update(GROUPS.get(name, (name,)))
+    return [name for name in PROTOCOLS if name in chosen]
+
+
+def read_results(workdir: pathlib.Path) -> list[Entry]:
+    """The results that `evaluation.json` holds; none if there is no such file."""
+    path = workdir / "evaluation.json"
+    try:
+        results = json.loads(path.read_text())["results"]
+        for entry in results:
+            _identity(entry)
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ConfigError(f"{path} cannot be read; expected earlier results: move it away to start anew") from error
+    return list(results)
+
+
+def merge(old: Sequence[Entry], new: Sequence[Entry]) -> list[Entry]:
+    """Old results and new ones, which take the place of those of the same step, data, protocol, features and seed."""
+    return list({_identity(entry): entry for entry in (*old, *new)}.values())
+
+
+def _identity(entry: Entry) -> tuple[Any, ...]:
+    return tuple(entry[key] for key in _IDENTITY)
+
+
+def _write(workdir: pathlib.Path, results: list[Entry]) -> None:
+    try:
+        write_atomically(workdir / "evaluation.json", json.dumps({"results": results}, indent=1))
+        write_atomically(workdir / "evaluation.md", markdown_table(results, name=workdir.resolve().name))
+    except OSError as error:
+        raise ConfigError(f"--workdir {workdir}; expected a folder that can be written, but: {error}") from error
+
+
+def _open(
+    run: Run, dataset: str | None, data_dir: str | None, options: Mapping[str, Any], size: int | None
+) -> tuple[Source, Source]:
+    """The labelled training images, no more than `size`, and the whole test set."""
+    section = run.config.data
+    own = section.options.to_dict() if dataset in (None, section.name) else {}
+    own.pop("views", None)  # random crops on the host are for pretraining
+    train, test = (
+        open_source(dataset or section.name, split=split, data_dir=data_dir or section.dir, **(own | dict(options)))
+        for split in ("train", "test")
+    )
+    if size is not None and not 1 <= size <= len(train):
+        raise DataError(f"--size {size}; expected 1 to {len(train)}, the number of training images of {train.name!r}")
+    return train if size is None else train.first(size), test
+
+
+def _check(train: Source, test: Source, protocols: Sequence[str]) -> None:
+    """Refuses data that the protocols cannot use."""
+    for split, source in (("train", train), ("test", test)):
+        if source.num_classes < 2:
+            raise DataError(
+                f"{source.name!r} has {source.num_classes} classes in its {split} split; expected labels of two or more"
+            )
+    if train.class_names != test.class_names:
+        raise DataError(
+            f"{train.name!r} has {train.num_classes} classes to train on and {test.num_classes} to test on; "
+            "expected the same ones"
+        )
+    for name in protocols:
+        if len(train) < LEAST_IMAGES.get(name, 1):
+            raise DataError(
+                f"{train.name!r} has {len(train)} training images here; expected at least {LEAST_IMAGES[name]} "
+                f"for --protocol {name}"
+            )
+
+
+def _data(run: Run, train: Source, test: Source) -> Data:
+    """Features and labels of both sets, and what the labels have to fulfil."""
+    train_h, train_labels = features(run, train)
+    test_h, test_labels = features(run, test)
+    for split, labels in (("train", train_labels), ("test", test_labels)):
+        if labels.min() < 0 or labels.max() >= train.num_classes:
+            raise DataError(
+                f"{train.name!r} has labels {labels.min()} to {labels.max()} in its {split} split; expected a label "
+                f"of every image, 0 to {train.num_classes - 1}"
+            )
+    found = len(np.unique(train_labels))
+    if found < train.num_classes:
+        raise DataError(
+            f"the {len(train)} training images of {train.name!r} show {found} of its {train.num_classes} classes; "
+            "expected all of them, so a larger --size"
+        )
+    if not (np.isfinite(train_h).all() and np.isfinite(test_h).all()):
+        raise CheckpointError(f"the features at step {run.step} are not finite; expected an earlier --step")
+    masks = {"h": np.ones_like(run.mask_weights), "h*m": run.mask_weights}
+    return Data(run, train, test, train_h, train_labels, test_h, test_labels, masks)

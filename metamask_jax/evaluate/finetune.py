@@ -1,0 +1,175 @@
+"""Fine-tuning of the whole network on labelled images, on a copy of the pretrained weights."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from ml_collections import ConfigDict
+
+from metamask_jax.data.augment import ViewSpec, example_keys, make_augmentation
+from metamask_jax.data.sources import Source
+from metamask_jax.evaluate.features import extract_source, make_extractor
+from metamask_jax.evaluate.heads import HeadResult, held_out_rows
+from metamask_jax.evaluate.workdir import Run
+from metamask_jax.optim import make_schedule
+from metamask_jax.parallel import AXIS
+from metamask_jax.train_step import build_encoder
+
+PyTree = Any
+
+
+class Tuned(NamedTuple):
+    """A network being fine-tuned.
+
+    Attributes:
+      params: of the `encoder`, and the linear classifier's `weights` [dim, num_classes] and `bias`.
+      batch_stats: BatchNorm statistics of the encoder.
+      opt_state: of the optimiser.
+    """
+
+    params: PyTree
+    batch_stats: PyTree
+    opt_state: PyTree
+
+
+Step = Callable[[Tuned, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array], Tuned]
+
+
+def finetune(
+    run: Run,
+    train: Source,
+    train_labels: np.ndarray,
+    rows: np.ndarray,
+    test: Source,
+    *,
+    view: ViewSpec,
+    num_classes: int,
+    learning_rates: Sequence[float],
+    weight_decay: float,
+    steps: int,
+    trial_steps: int,
+    batch_size: int,
+    held_out_fraction: float,
+    seed: int,
+) -> HeadResult:
+    """Trains encoder and a linear classifier together; the run itself stays as it is.
+
+    The learning rate is chosen by shorter runs, judged on a held-out part of the training images; then the network is
+    trained anew on all of them.
+
+    Args:
+      run: where the encoder comes from.
+      train: labelled images.
+      train_labels: int [train], each in [0, num_classes).
+      rows: int [size], which of them to use.
+      test: images to score.
+      view: random augmentation of the training images.
+      num_classes: number of classes.
+      learning_rates: to choose from, each decayed to zero by a cosine; equals go to the first.
+      weight_decay: added to the gradient.
+      steps: of the final training.
+      trial_steps: of each training on which the learning rate is chosen.
+      batch_size: images a step over all devices, which share them; cut down to a multiple of their number.
+      held_out_fraction: part of the training images to choose the learning rate on.
+      seed: of the held-out part, the order and the augmentation.
+    """
+    devices = jax.local_device_count()
+    fit = _Fit(
+        start=_start(run, num_classes, weight_decay),
+        step=_make_step(run.config, view, weight_decay=weight_decay, seed=seed),
+        train=train,
+        labels=train_labels,
+        batch_size=max(1, batch_size // devices) * devices,
+        seed=seed,
+    )
+    extract = make_extractor(run.config)
+
+    def scores(tuned: Tuned, source: Source, rows: np.ndarray | None) -> np.ndarray:
+        h, _ = extract_source(extract, tuned.params, {"encoder": tuned.batch_stats}, source, rows=rows)
+        return np.asarray(h @ np.asarray(tuned.params["weights"]) + np.asarray(tuned.params["bias"]))
+
+    held_out = held_out_rows(len(rows), held_out_fraction, seed)
+    accuracies = {}
+    for rate in learning_rates:
+        found = scores(fit(rows[~held_out], rate, trial_steps), train, rows[held_out])
+        accuracies[rate] = float(np.mean(found.argmax(axis=1) == train_labels[rows[held_out]]))
+    best = max(accuracies, key=lambda rate: accuracies[rate])
+    return HeadResult(scores(fit(rows, best, steps), test, None), best, accuracies)
+
+
+class _Fit(NamedTuple):
+    """A training from the pretrained weights on, as a function of the rows to use, learning rate and length."""
+
+    start: Tuned
+    step: Step
+    train: Source
+    labels: np.ndarray
+    batch_size: int
+    seed: int
+
+    def __call__(self, rows: np.ndarray, learning_rate: float, steps: int) -> Tuned:
+        random, devices = np.random.default_rng(self.seed), jax.local_device_count()
+        passes = -(-steps * self.batch_size // len(rows))
+        # Epochs follow one another without a gap, so that a few images fill a batch of any size.
+        order = np.concatenate([random.permutation(rows) for _ in range(passes)])
+        rate = make_schedule(
+            "cosine", learning_rate=learning_rate, steps_per_epoch=steps, total_steps=steps, warmup_epochs=0.0
+        )
+        tuned = self.start
+        positions = np.arange(self.batch_size, dtype=np.int32).reshape(devices, -1)
+        for i in range(steps):
+            batch = order[i * self.batch_size : (i + 1) * self.batch_size]
+            images, _ = self.train.gather(batch)
+            tuned = self.step(
+                tuned,
+                images.reshape(devices, -1, *images.shape[1:]),
+                self.labels[batch].reshape(devices, -1),
+                positions,
+                np.int32(i),
+                rate(i),
+            )
+        return tuned
+
+
+def _optimizer(weight_decay: float) -> optax.GradientTransformation:
+    return optax.chain(optax.add_decayed_weights(weight_decay), optax.trace(0.9))
+
+
+def _start(run: Run, num_classes: int, weight_decay: float) -> Tuned:
+    dim = len(run.mask_weights)
+    params = {
+        "encoder": run.state.params["encoder"],
+        "weights": jnp.zeros((dim, num_classes)),
+        "bias": jnp.zeros(num_classes),
+    }
+    return Tuned(params, run.state.batch_stats["encoder"], _optimizer(weight_decay).init(params))
+
+
+def _make_step(config: ConfigDict, view: ViewSpec, *, weight_decay: float, seed: int) -> Step:
+    """Builds the step `(tuned, images, labels, positions, step, learning_rate) -> tuned` on all local devices."""
+    encoder = build_encoder(config, axis_name=AXIS)
+    augment = make_augmentation((view,), image_size=config.data.image_size, views=1)
+
+    def step(
+        tuned: Tuned, images: jax.Array, labels: jax.Array, positions: jax.Array, step: jax.Array, rate: jax.Array
+    ) -> Tuned:
+        inputs = augment(images, example_keys(seed, step, positions))[0]
+
+        def loss(params: PyTree) -> tuple[jax.Array, PyTree]:
+            variables = {"params": params["encoder"], "batch_stats": tuned.batch_stats}
+            h, updated = encoder.apply(variables, inputs, train=True, mutable=["batch_stats"])
+            scores = h @ params["weights"] + params["bias"]
+            return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(scores, labels)), updated["batch_stats"]
+
+        gradient, batch_stats = jax.grad(loss, has_aux=True)(tuned.params)
+        gradient = lax.pmean(gradient, AXIS)
+        updates, opt_state = _optimizer(weight_decay).update(gradient, tuned.opt_state, tuned.params)
+        params = jax.tree.map(lambda leaf, update: leaf - rate * update, tuned.params, updates)
+        return Tuned(params, batch_stats, opt_state)
+
+    # Nothing is donated: the first step's arguments are the run's own arrays.
+    return jax.pmap(step, axis_name=AXIS, in_axes=(None, 0, 0, 0, None, None), out_axes=None)

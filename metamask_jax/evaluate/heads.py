@@ -1,0 +1,202 @@
+"""Classifiers, linear or with hidden layers, trained by SGD on the features of a frozen encoder.
+
+All candidates, one for each feature scaling, learning rate and part of the training set, are trained side by side in
+one program, so features of augmented images are computed once for all of them.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+Head = tuple[tuple[jax.Array, jax.Array], ...]  # weights [in, out] and bias [out] of each layer
+
+
+class HeadResult(NamedTuple):
+    """What a head found.
+
+    Attributes:
+      scores: float32 [test, num_classes], log-probabilities up to a constant a row.
+      learning_rate: the one chosen.
+      held_out: accuracy of each learning rate on the held-out part of the training set.
+    """
+
+    scores: np.ndarray
+    learning_rate: float
+    held_out: dict[float, float]
+
+
+class _Candidates(NamedTuple):
+    """What candidates [count] differ in: gain [count, dim], rows trained on [count, train], learning rate [count]."""
+
+    gain: jax.Array
+    used: jax.Array
+    rate: jax.Array
+
+
+def sgd_heads(
+    epoch_features: Callable[[int], np.ndarray],
+    train_h: np.ndarray,
+    train_labels: np.ndarray,
+    test_h: np.ndarray,
+    *,
+    masks: Sequence[np.ndarray],
+    hidden: Sequence[int],
+    num_classes: int,
+    learning_rates: Sequence[float],
+    weight_decay: float,
+    epochs: int,
+    batch_size: int,
+    held_out_fraction: float,
+    seed: int,
+) -> list[HeadResult]:
+    """Trains a head on each masking of the features, its learning rate chosen on held-out training rows.
+
+    The features lose their mean and are divided by one number, their overall spread: unlike standardising every
+    dimension, that leaves the mask's weights in force.
+
+    Args:
+      epoch_features: features [train, dim] to train on in an epoch, the same or those of newly augmented images.
+      train_h: features [train, dim] of the images as they are: give mean and spread, and judge the held-out rows.
+      train_labels: int [train], each in [0, num_classes).
+      test_h: features [test, dim].
+      masks: weights [dim] each, by which the features are multiplied.
+      hidden: widths of hidden layers; none for a linear head.
+      num_classes: number of classes.
+      learning_rates: to choose from, each decayed to zero by a cosine; equals go to the first.
+      weight_decay: added to the gradient.
+      epochs: passes over the training rows.
+      batch_size: rows a step.
+      held_out_fraction: part of the training rows to choose the learning rate on.
+      seed: of the held-out part, the order and the initial weights.
+
+    Returns:
+      One result a mask.
+    """
+    held_out = held_out_rows(len(train_h), held_out_fraction, seed)
+    mean = train_h.mean(axis=0, dtype=np.float64).astype(np.float32)
+    spread = [np.sqrt(np.mean(((train_h - mean) * mask) ** 2, dtype=np.float64)) for mask in masks]
+    grid = [(mask, part, rate) for mask in range(len(masks)) for part in range(2) for rate in learning_rates]
+    candidates = _Candidates(
+        gain=jnp.stack([masks[mask] / max(spread[mask], 1e-12) for mask, _, _ in grid]).astype(jnp.float32),
+        used=jnp.stack([~held_out if part == 0 else np.ones_like(held_out) for _, part, _ in grid]),
+        rate=jnp.array([rate for _, _, rate in grid], jnp.float32),
+    )
+    heads = _train(
+        epoch_features,
+        jnp.asarray(train_labels),
+        mean,
+        candidates,
+        _init(jax.random.key(seed), (train_h.shape[1], *hidden, num_classes)),
+        weight_decay=weight_decay,
+        epochs=epochs,
+        batch_size=min(batch_size, len(train_h)),
+        seed=seed,
+    )
+    found = {key: jax.tree.map(lambda leaf, i=i: leaf[i], heads) for i, key in enumerate(grid)}
+
+    def scores(key: tuple[int, int, float], h: np.ndarray) -> np.ndarray:
+        gain = candidates.gain[grid.index(key)]
+        return np.asarray(_scores(found[key], (h - mean) * gain))
+
+    results = []
+    for mask in range(len(masks)):
+        accuracies = {
+            rate: float(np.mean(scores((mask, 0, rate), train_h[held_out]).argmax(1) == train_labels[held_out]))
+            for rate in learning_rates
+        }
+        best = max(accuracies, key=lambda rate: accuracies[rate])
+        results.append(HeadResult(scores((mask, 1, best), test_h), best, accuracies))
+    return results
+
+
+def held_out_rows(size: int, fraction: float, seed: int) -> np.ndarray:
+    """Marks a random part of the rows, bool [size]: at least one of them, and not all."""
+    count = round(fraction * size)
+    if not 0 < count < size:
+        raise ValueError(
+            f"held_out_fraction={fraction} of {size} rows; expected at least one row held out and one left"
+        )
+    held_out = np.zeros(size, bool)
+    held_out[np.random.default_rng(seed).permutation(size)[:count]] = True
+    return held_out
+
+
+def _init(key: jax.Array, widths: Sequence[int]) -> Head:
+    """He's initialisation of hidden layers, zeros for the last: all classes start out equally likely."""
+    layers = []
+    for i, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
+        std = (2 / fan_in) ** 0.5 if i < len(widths) - 2 else 0.0
+        weights = std * jax.random.normal(jax.random.fold_in(key, i), (fan_in, fan_out))
+        layers.append((weights, jnp.zeros(fan_out)))
+    return tuple(layers)
+
+
+@jax.jit
+def _scores(head: Head, h: jax.Array) -> jax.Array:
+    for i, (weights, bias) in enumerate(head):
+        h = jnp.matmul(jax.nn.relu(h) if i else h, weights, precision=lax.Precision.HIGHEST) + bias
+    return h
+
+
+def _train(
+    epoch_features: Callable[[int], np.ndarray],
+    labels: jax.Array,
+    mean: np.ndarray,
+    candidates: _Candidates,
+    head: Head,
+    *,
+    weight_decay: float,
+    epochs: int,
+    batch_size: int,
+    seed: int,
+) -> Head:
+    """Trains all candidates, which start from the same head; returns heads with a leading axis [count]."""
+    optimizer = optax.chain(optax.add_decayed_weights(weight_decay), optax.trace(0.9))
+    steps = len(labels) // batch_size
+    random = np.random.default_rng(seed)
+    heads = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], len(candidates.rate), axis=0), head)
+    states = jax.vmap(optimizer.init)(heads)
+    epoch_of_all = jax.jit(jax.vmap(partial(_epoch, optimizer), in_axes=(0, 0, 0, None, None, None, None)))
+    for epoch in range(epochs):
+        batches = random.permutation(len(labels))[: steps * batch_size].reshape(steps, batch_size)
+        progress = (epoch * steps + np.arange(steps)) / (epochs * steps)
+        decay = (0.5 * (1 + np.cos(np.pi * progress))).astype(np.float32)
+        h = jnp.asarray(epoch_features(epoch)) - mean
+        heads, states = epoch_of_all(heads, states, candidates, h, labels, batches, decay)
+    return heads
+
+
+def _epoch(
+    optimizer: optax.GradientTransformation,
+    head: Head,
+    state: Any,
+    candidate: _Candidates,
+    h: jax.Array,
+    labels: jax.Array,
+    batches: jax.Array,
+    decay: jax.Array,
+) -> tuple[Head, Any]:
+    """One candidate's steps over batches int [steps, batch_size]; rows it may not use have weight zero."""
+
+    def step(carry: tuple[Head, Any], rows_and_decay: tuple[jax.Array, jax.Array]) -> tuple[tuple[Head, Any], None]:
+        (head, state), (rows, decay) = carry, rows_and_decay
+        weights = candidate.used[rows].astype(jnp.float32)
+
+        def loss(head: Head) -> jax.Array:
+            losses = optax.softmax_cross_entropy_with_integer_labels(
+                _scores(head, h[rows] * candidate.gain), labels[rows]
+            )
+            return jnp.sum(weights * losses) / jnp.sum(weights).clip(1.0)
+
+        updates, state = optimizer.update(jax.grad(loss)(head), state, head)
+        return (jax.tree.map(lambda leaf, update: leaf - candidate.rate * decay * update, head, updates), state), None
+
+    (head, state), _ = lax.scan(step, (head, state), (batches, decay))
+    return head, state

@@ -1,0 +1,72 @@
+"""What is said of a classifier's scores on a test set."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+_QUANTILE = 1.959964  # of the normal distribution: intervals of 95 %
+
+
+def top_k_accuracy(scores: np.ndarray, labels: np.ndarray, *, k: int) -> float:
+    """Fraction in [0, 1] of rows whose class is among the k with the highest scores, the lowest class of equals first.
+
+    A class scored minus infinity, such as one without a neighbour, is never among them.
+
+    Example:
+      >>> top_k_accuracy(np.array([[0.1, 0.7, 0.2], [0.5, 0.1, 0.4]]), np.array([2, 2]), k=2)
+      1.0
+    """
+    own = scores[np.arange(len(labels)), labels][:, None]
+    before = np.arange(scores.shape[1]) < np.asarray(labels)[:, None]
+    rank = np.sum((scores > own) | ((scores == own) & before), axis=1)
+    return float(np.mean((rank < k) & (own[:, 0] > -np.inf)))
+
+
+def wilson_interval(accuracy: float, size: int) -> tuple[float, float]:
+    """Wilson's 95 % confidence interval of an accuracy measured on `size` independent test examples.
+
+    It tells how far another test set could move the number; it knows nothing of other seeds of the training.
+
+    Example:
+      >>> [round(bound, 4) for bound in wilson_interval(0.5, 100)]
+      [0.4038, 0.5962]
+    """
+    z = _QUANTILE**2 / size
+    center = (accuracy + z / 2) / (1 + z)
+    radius = _QUANTILE * math.sqrt(accuracy * (1 - accuracy) / size + z / (4 * size)) / (1 + z)
+    return max(0.0, center - radius), min(1.0, center + radius)
+
+
+def confusion_matrix(predictions: np.ndarray, labels: np.ndarray, *, num_classes: int) -> np.ndarray:
+    """Counts int64 [class, predicted class].
+
+    Example:
+      >>> confusion_matrix(np.array([0, 1, 1]), np.array([0, 0, 1]), num_classes=2).tolist()
+      [[1, 1], [0, 1]]
+    """
+    pairs = np.asarray(labels, np.int64) * num_classes + predictions
+    return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def summarize(scores: np.ndarray, labels: np.ndarray, *, class_names: Sequence[str]) -> dict[str, Any]:
+    """Everything worth keeping of scores [test, classes], ready for JSON.
+
+    Returns:
+      `top1`, its 95 % `interval`, `top5` (None where there are at most five classes), `per_class` accuracies by name
+      (None for a class without test examples), and the `confusion` matrix, a row for each true class.
+    """
+    num_classes = scores.shape[1]
+    confusion = confusion_matrix(scores.argmax(axis=1), labels, num_classes=num_classes)
+    top1 = float(np.trace(confusion) / len(labels))
+    counts = confusion.sum(axis=1)
+    return {
+        "top1": top1,
+        "interval": list(wilson_interval(top1, len(labels))),
+        "top5": top_k_accuracy(scores, labels, k=5) if num_classes > 5 else None,
+        "per_class": {
+            name: float(confusion[i, i] / counts[i]) if counts[i] else None for i, name in enumerate(class_names)
+        },
+        "confusion": confusion.tolist(),
+    }

@@ -1,0 +1,268 @@
+"""The ways a representation is judged, by name. Each looks at the test labels only after everything is chosen."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metamask_jax.data.augment import RandomResizedCrop, ViewSpec
+from metamask_jax.data.sources import Source
+from metamask_jax.evaluate.features import eval_view, extract_source, make_extractor
+from metamask_jax.evaluate.finetune import finetune
+from metamask_jax.evaluate.heads import HeadResult, sgd_heads
+from metamask_jax.evaluate.knn import knn_scores
+from metamask_jax.evaluate.probe import linear_probe
+from metamask_jax.evaluate.workdir import Run
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Hyper-parameters of the protocols; what is a tuple is chosen from on held-out training images.
+
+    Attributes:
+      seed: of held-out parts, subsets, orders and augmentation.
+      held_out_fraction: part of the training images on which to choose.
+      weight_decay: of everything trained by SGD.
+      batch_size: of the heads.
+      sgd_epochs: of `linear_sgd`.
+      sgd_learning_rates: of `linear_sgd` and `linear_augmented`.
+      augmented_epochs: of `linear_augmented`.
+      mlp_hidden: widths of the hidden layers of `mlp`.
+      mlp_epochs: of `mlp`.
+      mlp_learning_rates: of `mlp`.
+      finetune_epochs: of `finetune`.
+      finetune_min_steps: for sets so small that the epochs would be over too soon.
+      finetune_trial: length of the runs that choose a learning rate, as a part of the whole.
+      finetune_batch_size: of `finetune`.
+      finetune_learning_rates: of `finetune`.
+    """
+
+    seed: int = 0
+    held_out_fraction: float = 0.2
+    weight_decay: float = 1e-4
+    batch_size: int = 256
+    sgd_epochs: int = 50
+    sgd_learning_rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
+    augmented_epochs: int = 10
+    mlp_hidden: tuple[int, ...] = (200,)
+    mlp_epochs: int = 30
+    mlp_learning_rates: tuple[float, ...] = (0.01, 0.03, 0.1)
+    finetune_epochs: int = 5
+    finetune_min_steps: int = 100
+    finetune_trial: float = 0.25
+    finetune_batch_size: int = 64
+    finetune_learning_rates: tuple[float, ...] = (0.01, 0.03, 0.1)
+
+
+class Data(NamedTuple):
+    """What is evaluated on what.
+
+    Attributes:
+      run: the pretrained run.
+      train: labelled images to learn from.
+      test: labelled images to be judged by.
+      train_h: features [train, dim], not masked.
+      train_labels: int [train].
+      test_h: features [test, dim], not masked.
+      test_labels: int [test].
+      masks: weights [dim] by which the features are multiplied, by the name of the result: `h` and `h*m`.
+    """
+
+    run: Run
+    train: Source
+    test: Source
+    train_h: np.ndarray
+    train_labels: np.ndarray
+    test_h: np.ndarray
+    test_labels: np.ndarray
+    masks: dict[str, np.ndarray]
+
+
+class Outcome(NamedTuple):
+    """Scores [test, num_classes] on the test images, and how hyper-parameters were chosen."""
+
+    scores: np.ndarray
+    chosen: dict[str, float]
+    held_out: dict[str, float]
+
+
+Protocol = Callable[[Data, Settings], dict[str, Outcome]]
+
+
+def _knn(data: Data, settings: Settings, *, k: int, temperature: float | None, metric: str) -> dict[str, Outcome]:
+    """Vote of the nearest neighbours; nothing is chosen."""
+    del settings
+    outcomes = {}
+    for name, mask in data.masks.items():
+        votes = knn_scores(
+            data.train_h * mask,
+            data.train_labels,
+            data.test_h * mask,
+            k=k,
+            temperature=temperature,
+            num_classes=data.train.num_classes,
+            metric=metric,
+        )
+        with np.errstate(divide="ignore"):  # a class without a vote is not a candidate at all
+            outcomes[name] = Outcome(np.log(votes), {}, {})
+    return outcomes
+
+
+def _linear(data: Data, settings: Settings, *, fraction: float) -> dict[str, Outcome]:
+    """Logistic regression by LBFGS on standardised features."""
+    rows = stratified_subset(data.train_labels, fraction=fraction, seed=settings.seed)
+    outcomes = {}
+    for name, mask in data.masks.items():
+        found = linear_probe(
+            data.train_h[rows] * mask,
+            data.train_labels[rows],
+            data.test_h * mask,
+            data.test_labels,
+            num_classes=data.train.num_classes,
+            seed=settings.seed,
+            held_out_fraction=settings.held_out_fraction,
+        )
+        outcomes[name] = _outcome("l2", found.l2, found.scores, found.held_out)
+    return outcomes
+
+
+def _heads(
+    data: Data,
+    settings: Settings,
+    *,
+    epoch_features: Callable[[int], np.ndarray],
+    hidden: tuple[int, ...],
+    epochs: int,
+    learning_rates: tuple[float, ...],
+) -> dict[str, Outcome]:
+    results = sgd_heads(
+        epoch_features,
+        data.train_h,
+        data.train_labels,
+        data.test_h,
+        masks=list(data.masks.values()),
+        hidden=hidden,
+        num_classes=data.train.num_classes,
+        learning_rates=learning_rates,
+        weight_decay=settings.weight_decay,
+        epochs=epochs,
+        batch_size=settings.batch_size,
+        held_out_fraction=settings.held_out_fraction,
+        seed=settings.seed,
+    )
+    return {name: _of_head(result) for name, result in zip(data.masks, results, strict=True)}
+
+
+def _linear_sgd(data: Data, settings: Settings) -> dict[str, Outcome]:
+    """A linear classifier trained by SGD on features that stay the same."""
+    return _heads(
+        data,
+        settings,
+        epoch_features=lambda epoch: data.train_h,
+        hidden=(),
+        epochs=settings.sgd_epochs,
+        learning_rates=settings.sgd_learning_rates,
+    )
+
+
+def _mlp(data: Data, settings: Settings) -> dict[str, Outcome]:
+    """A classifier with a hidden layer, as in the paper's conv/fc table."""
+    return _heads(
+        data,
+        settings,
+        epoch_features=lambda epoch: data.train_h,
+        hidden=settings.mlp_hidden,
+        epochs=settings.mlp_epochs,
+        learning_rates=settings.mlp_learning_rates,
+    )
+
+
+def _linear_augmented(data: Data, settings: Settings) -> dict[str, Outcome]:
+    """A linear classifier trained by SGD on features of new random crops and flips each epoch, as for ImageNet."""
+    extract = make_extractor(data.run.config, view=random_view(data.run), seed=settings.seed)
+    state = data.run.state
+
+    def epoch_features(epoch: int) -> np.ndarray:
+        return extract_source(extract, state.params, state.batch_stats, data.train, draw=epoch)[0]
+
+    return _heads(
+        data,
+        settings,
+        epoch_features=epoch_features,
+        hidden=(),
+        epochs=settings.augmented_epochs,
+        learning_rates=settings.sgd_learning_rates,
+    )
+
+
+def _finetune(data: Data, settings: Settings, *, fraction: float) -> dict[str, Outcome]:
+    """The whole network trained; of h alone, because the classifier on it can take up any mask by itself."""
+    rows = stratified_subset(data.train_labels, fraction=fraction, seed=settings.seed)
+    steps = max(settings.finetune_min_steps, settings.finetune_epochs * len(rows) // settings.finetune_batch_size)
+    result = finetune(
+        data.run,
+        data.train,
+        data.train_labels,
+        rows,
+        data.test,
+        view=random_view(data.run),
+        num_classes=data.train.num_classes,
+        learning_rates=settings.finetune_learning_rates,
+        weight_decay=settings.weight_decay,
+        steps=steps,
+        trial_steps=max(1, round(settings.finetune_trial * steps)),
+        batch_size=settings.finetune_batch_size,
+        held_out_fraction=settings.held_out_fraction,
+        seed=settings.seed,
+    )
+    return {"h": _of_head(result)}
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    "knn_official": partial(_knn, k=5, temperature=1.0, metric="cosine"),
+    "knn_k200": partial(_knn, k=200, temperature=0.1, metric="cosine"),
+    "knn_euclidean5": partial(_knn, k=5, temperature=None, metric="euclidean"),
+    "linear": partial(_linear, fraction=1.0),
+    "linear_10": partial(_linear, fraction=0.1),
+    "linear_1": partial(_linear, fraction=0.01),
+    "linear_sgd": _linear_sgd,
+    "linear_augmented": _linear_augmented,
+    "mlp": _mlp,
+    "finetune": partial(_finetune, fraction=1.0),
+    "finetune_10": partial(_finetune, fraction=0.1),
+    "finetune_1": partial(_finetune, fraction=0.01),
+}
+GROUPS = {"all": tuple(PROTOCOLS), "knn": tuple(name for name in PROTOCOLS if name.startswith("knn_"))}
+LEAST_IMAGES = {"knn_official": 5, "knn_k200": 200, "knn_euclidean5": 5}  # that a protocol can learn from
+
+
+def random_view(run: Run) -> ViewSpec:
+    """Random crop and flip, otherwise what the run's encoder sees in evaluation."""
+    crop = RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3))
+    return dataclasses.replace(eval_view(run.config), crop=crop, flip_p=0.5)
+
+
+def stratified_subset(labels: np.ndarray, *, fraction: float, seed: int) -> np.ndarray:
+    """Rows, in order, of a random part of every class: the fraction rounded, and at least one.
+
+    Example:
+      >>> labels = np.array([0] * 20 + [1] * 10 + [2])
+      >>> labels[stratified_subset(labels, fraction=0.2, seed=0)].tolist()
+      [0, 0, 0, 0, 1, 1, 2]
+    """
+    random = np.random.default_rng(seed)
+    parts = []
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        parts.append(random.permutation(rows)[: max(1, round(fraction * len(rows)))])
+    return np.sort(np.concatenate(parts))
+
+
+def _of_head(result: HeadResult) -> Outcome:
+    return _outcome("learning_rate", result.learning_rate, result.scores, result.held_out)
+
+
+def _outcome(name: str, chosen: float, scores: np.ndarray, held_out: dict[Any, float]) -> Outcome:
+    return Outcome(scores, {name: chosen}, {f"{name}={value:g}": accuracy for value, accuracy in held_out.items()})

@@ -1,0 +1,14 @@
+"""Evaluates a pretrained encoder from its workdir: nearest neighbours, linear and MLP probes, fine-tuning.
+
+    python run_linear.py --workdir runs/cifar10 [--step best] [--protocol all] [--dataset cifar100] [--size 5000]
+
+Results go to evaluation.json, evaluation.md and report.html in the workdir; docs/evaluation.md tells what they mean.
+Exit codes: 0 done; 2 something about the input is wrong.
+"""
+
+import sys
+
+from metamask_jax.evaluate.command_line import evaluate_command
+
+if __name__ == "__main__":
+    sys.exit(evaluate_command(sys.argv[1:]))

@@ -1,0 +1,139 @@
+"""Protocols on a pretrained run: what they find, and that they leave it as it is."""
+
+import copy
+import dataclasses
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+
+from metamask_jax.data.sources import open_configured
+from metamask_jax.evaluate import protocols, workdir
+from metamask_jax.evaluate.protocols import PROTOCOLS, Data, Settings
+
+QUICK = Settings(sgd_epochs=3, augmented_epochs=2, mlp_epochs=3, finetune_epochs=1, finetune_min_steps=8)
+
+
+@pytest.fixture(scope="module")
+def data(pretrained: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Data:
+    folder = tmp_path_factory.mktemp("protocols") / "run"
+    run = workdir.load_run(shutil.copytree(pretrained, folder), step="last")
+    train, test = (open_configured(run.config.data, split=split) for split in ("train", "test"))
+    weights = run.mask_weights
+    return Data(
+        run,
+        train,
+        test,
+        *workdir.features(run, train),
+        *workdir.features(run, test),
+        {"h": np.ones_like(weights), "h*m": weights},
+    )
+
+
+def accuracy(data: Data, outcome: protocols.Outcome) -> float:
+    return float(np.mean(outcome.scores.argmax(axis=1) == data.test_labels))
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_protocol_leaves_the_encoder_bit_identical_and_gives_finite_scores(data: Data, name: str) -> None:
+    before = copy.deepcopy(jax.tree.map(np.asarray, data.run.state))
+    checkpoint = {path: path.read_bytes() for path in data.run.workdir.rglob("checkpoints/**/*") if path.is_file()}
+    outcomes = PROTOCOLS[name](data, QUICK)
+    jax.tree.map(np.testing.assert_array_equal, data.run.state, before)
+    assert all(path.read_bytes() == content for path, content in checkpoint.items())
+    assert set(outcomes) == ({"h"} if name.startswith("finetune") else {"h", "h*m"})
+    for outcome in outcomes.values():
+        assert outcome.scores.shape == (len(data.test), data.train.num_classes)
+        assert np.isfinite(outcome.scores.max(axis=1)).all()
+        assert not np.isnan(outcome.scores).any()
+        assert bool(outcome.chosen) == bool(outcome.held_out) == (not name.startswith("knn"))
+
+
+@pytest.mark.parametrize("name", ["linear", "linear_sgd", "linear_augmented", "mlp", "finetune_10"])
+def test_test_labels_decide_nothing(data: Data, name: str) -> None:
+    other = data._replace(test_labels=(data.test_labels + 1) % data.train.num_classes)
+    for kind, outcome in PROTOCOLS[name](data, QUICK).items():
+        again = PROTOCOLS[name](other, QUICK)[kind]
+        np.testing.assert_array_equal(again.scores, outcome.scores)
+        assert again.chosen == outcome.chosen
+
+
+@pytest.mark.parametrize(
+    ("name", "oracle"),
+    [
+        ("knn_official", KNeighborsClassifier(5, metric="cosine", weights=lambda d: np.exp(1 - d))),
+        ("knn_k200", KNeighborsClassifier(200, metric="cosine", weights=lambda d: np.exp((1 - d) / 0.1))),
+        ("knn_euclidean5", KNeighborsClassifier(5)),
+    ],
+)
+def test_neighbours_vote_as_in_scikit_learn(data: Data, name: str, oracle: KNeighborsClassifier) -> None:
+    for kind, outcome in PROTOCOLS[name](data, QUICK).items():
+        mask = data.masks[kind].astype(np.float64)
+        oracle.fit(data.train_h * mask, data.train_labels)
+        votes = np.exp(outcome.scores)
+        expected = oracle.predict_proba(data.test_h * mask)
+        np.testing.assert_allclose(votes / votes.sum(axis=1, keepdims=True), expected, atol=1e-4)
+
+
+def test_linear_is_the_logistic_regression_of_scikit_learn(data: Data) -> None:
+    outcome = PROTOCOLS["linear"](data, QUICK)["h"]
+    deviation = data.train_h.std(axis=0)
+    alive = deviation > 0
+    train, test = (
+        (h[:, alive] - data.train_h.mean(axis=0)[alive]) / deviation[alive] for h in (data.train_h, data.test_h)
+    )
+    oracle = LogisticRegression(C=1 / (outcome.chosen["l2"] * len(train)), max_iter=5000, tol=1e-6)
+    assert accuracy(data, outcome) == pytest.approx(
+        oracle.fit(train, data.train_labels).score(test, data.test_labels), abs=0.011
+    )
+
+
+def test_fine_tuning_learns_and_depends_on_the_seed_alone(data: Data) -> None:
+    settings = dataclasses.replace(QUICK, finetune_min_steps=60)
+    outcome = PROTOCOLS["finetune"](data, settings)["h"]
+    np.testing.assert_array_equal(PROTOCOLS["finetune"](data, settings)["h"].scores, outcome.scores)
+    untrained = PROTOCOLS["finetune"](data, dataclasses.replace(settings, finetune_learning_rates=(0.0,)))["h"]
+    np.testing.assert_array_equal(untrained.scores, 0.0)  # the classifier starts from zero
+    assert accuracy(data, outcome) > accuracy(data, untrained) + 0.05
+
+
+def test_a_subset_holds_its_share_of_every_class_and_at_least_one() -> None:
+    labels = np.repeat(np.arange(4), (400, 150, 20, 3))
+    rows = protocols.stratified_subset(labels, fraction=0.1, seed=0)
+    np.testing.assert_array_equal(np.bincount(labels[rows]), [40, 15, 2, 1])
+    assert len(np.unique(rows)) == len(rows)
+    assert not np.array_equal(rows, protocols.stratified_subset(labels, fraction=0.1, seed=1))
+    np.testing.assert_array_equal(protocols.stratified_subset(labels, fraction=1.0, seed=0), np.arange(len(labels)))
+
+
+def test_fewer_labels_means_that_the_others_do_not_matter(data: Data) -> None:
+    rows = protocols.stratified_subset(data.train_labels, fraction=0.1, seed=0)
+    h = np.full_like(data.train_h, 1e3)
+    h[rows] = data.train_h[rows]
+    for kind, outcome in PROTOCOLS["linear_10"](data, QUICK).items():
+        found = PROTOCOLS["linear_10"](data._replace(train_h=h), QUICK)[kind]
+        np.testing.assert_array_equal(found.scores, outcome.scores)
+
+
+def test_augmented_images_are_others_in_every_epoch_and_the_same_in_every_run(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[np.ndarray] = []
+    heads = protocols.sgd_heads
+
+    def watching(epoch_features: object, *args: object, **kwargs: object) -> object:
+        seen.extend(epoch_features(epoch) for epoch in (0, 1, 0))  # type: ignore[operator]
+        return heads(epoch_features, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(protocols, "sgd_heads", watching)
+    PROTOCOLS["linear_augmented"](data, QUICK)
+    np.testing.assert_array_equal(seen[0], seen[2])
+    assert not np.allclose(seen[0], seen[1], atol=1e-3)
+    assert not np.allclose(seen[0], data.train_h, atol=1e-3)
+    # Of the same images all the same: an image's crop is nearer to itself than to another image.
+    centered = [h - h.mean(axis=0) for h in (seen[0], data.train_h)]
+    assert np.mean(np.sum(centered[0] * centered[1], axis=1)) > 0.1 * np.mean(np.sum(centered[1] ** 2, axis=1))

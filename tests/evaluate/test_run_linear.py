@@ -1,0 +1,182 @@
+"""The command: results where they belong, and one sentence for whatever is wrong."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from metamask_jax.config import from_json, to_json
+from metamask_jax.evaluate import evaluation
+from metamask_jax.evaluate.command_line import evaluate_command
+from tests.test_checkpoint import damage
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture
+def workdir(pretrained: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(shutil.copytree(pretrained, tmp_path / "run"))
+
+
+def results(workdir: pathlib.Path) -> dict[tuple[int, str, str], dict]:
+    entries = json.loads((workdir / "evaluation.json").read_text())["results"]
+    return {(entry["step"], entry["protocol"], entry["features"]): entry for entry in entries}
+
+
+def test_results_are_printed_kept_and_reported(workdir: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate_command([f"--workdir={workdir}", "--protocol=linear,knn"]) == 0
+    printed = capsys.readouterr().out
+    found = results(workdir)
+    assert [key[1:] for key in found] == [
+        (name, kind) for name in ("knn_official", "knn_k200", "knn_euclidean5", "linear") for kind in ("h", "h*m")
+    ]
+    entry = found[12, "linear", "h*m"]
+    assert (entry["dataset"], entry["train_size"], entry["test_size"]) == ("confounded_shapes", 256, 96)
+    assert np.sum(entry["confusion"]) == 96
+    assert entry["interval"][0] < entry["top1"] < entry["interval"][1]
+    assert max(entry["held_out"].values()) == entry["held_out"][f"l2={entry['chosen']['l2']:g}"]
+    row = f"| run | 12 | confounded_shapes | 256 | 0 | h*m | {100 * found[12, 'knn_official', 'h*m']['top1']:.2f} |"
+    assert row in printed
+    assert row in (workdir / "evaluation.md").read_text()
+    assert f"linear {' ' * 4}" in printed
+    assert f"{entry['top1']:.2%} [" in printed
+    assert "Evaluation, top-1" in (workdir / "report.html").read_text()
+
+
+def test_later_results_join_earlier_ones(workdir: pathlib.Path) -> None:
+    for flags in (["--protocol=knn"], ["--protocol=linear_10"], ["--protocol=knn_official", "--step=8"]):
+        assert evaluate_command([f"--workdir={workdir}", *flags]) == 0
+    first = results(workdir)
+    assert len(first) == 2 * (3 + 1 + 1)
+    assert evaluate_command([f"--workdir={workdir}", "--protocol=linear_10"]) == 0  # the same again takes its place
+    assert len(json.loads((workdir / "evaluation.json").read_text())["results"]) == len(first)
+    assert evaluate_command([f"--workdir={workdir}", "--protocol=knn_official", "--size=100"]) == 0
+    assert len(json.loads((workdir / "evaluation.json").read_text())["results"]) == len(first) + 2
+
+
+def test_another_dataset_can_be_probed(workdir: pathlib.Path) -> None:
+    flags = ["--dataset=confounded_shapes", "--protocol=knn_official", "--option=train_size=128"]
+    assert evaluate_command([f"--workdir={workdir}", *flags]) == 0
+    (entry, _) = results(workdir).values()
+    assert entry["train_size"] == 128
+
+
+def pictures(folder: pathlib.Path, classes: int) -> pathlib.Path:
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    for label in range(classes):
+        for i in range(4):
+            path = folder / f"class{label}" / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(random.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
+    return folder
+
+
+def test_what_is_wrong_is_one_sentence_and_exit_code_2(
+    workdir: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    unlabelled = [
+        "--dataset=image_folder",
+        f"--option=path={pictures(tmp_path / 'pictures', 1)}",
+        "--option=image_size=32",
+    ]
+    one = f"--workdir={workdir}"
+    before = sorted(path.name for path in workdir.iterdir())
+    for flags, message in (
+        (["--workdir=nowhere"], "--workdir nowhere does not exist; expected"),
+        ([f"--workdir={tmp_path / 'empty'}"], "has no config.json; expected a folder that run_pretrain.py has written"),
+        ([one, "--step=5"], "--step 5; expected 'last', 'best' or a step that was saved: 4, 8, 12"),
+        ([one, "--step=x"], "--step x; expected a whole number, 'best' or 'last'"),
+        ([one, "--protocol=liner"], "--protocol liner; expected one or more of 'all', 'knn', 'knn_official'"),
+        (
+            [one, "--size=100", "--protocol=knn"],
+            "100 training images here; expected at least 200 for --protocol knn_k200",
+        ),
+        ([one, "--size=1000"], "--size 1000; expected 1 to 256"),
+        ([one, "--size=2", "--protocol=linear"], "show 2 of its"),
+        ([one, "--dataset=nothing"], "nothing"),
+        ([one, *unlabelled], "split"),
+        ([one, "--option=x"], "--option x; expected KEY=VALUE"),
+        ([one, "--bogus"], "unrecognized arguments: --bogus; see --help"),
+        ([], "the following arguments are required: --workdir; see --help"),
+    ):
+        assert evaluate_command(flags) == 2, flags
+        errors = capsys.readouterr().err.strip().splitlines()
+        assert len(errors) == 1, errors
+        assert message in errors[0]
+    after = sorted(path.name for path in workdir.iterdir() if path.name != "features")
+    assert after == before
+
+
+def test_damage_is_named_and_nothing_is_overwritten(workdir: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (workdir / "evaluation.json").write_text('{"results": [')
+    assert evaluate_command([f"--workdir={workdir}"]) == 2
+    assert "evaluation.json cannot be read; expected earlier results" in capsys.readouterr().err
+    assert (workdir / "evaluation.json").read_text() == '{"results": ['
+    damage(workdir / "checkpoints", 12)
+    assert evaluate_command([f"--workdir={workdir}"]) == 2
+    assert "checkpoint 12 " in capsys.readouterr().err
+    (workdir / "config.json").write_text("{")
+    assert evaluate_command([f"--workdir={workdir}"]) == 2
+    assert "config.json cannot be used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("train", "test"), [(0, 0), (3, 2), (1, 1)])
+def test_classes_that_do_not_match_are_refused(
+    workdir: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    train: int,
+    test: int,
+) -> None:
+    opened = evaluation.open_source
+
+    def altered(name: str, *, split: str, **kwargs: object) -> object:
+        count = {"train": train, "test": test}[split]
+        return dataclasses.replace(
+            opened(name, split=split, **kwargs),
+            num_classes=count,
+            class_names=tuple(map(str, range(count))),  # type: ignore
+        )
+
+    monkeypatch.setattr(evaluation, "open_source", altered)
+    assert evaluate_command([f"--workdir={workdir}"]) == 2
+    message = capsys.readouterr().err
+    if train == test:
+        assert f"has {train} classes in its train split; expected labels of two or more" in message
+    else:
+        assert "has 3 classes to train on and 2 to test on; expected the same ones" in message
+
+
+def test_images_without_labels_are_refused(
+    workdir: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = evaluation.open_source
+
+    def altered(name: str, **kwargs: object) -> object:
+        source = opened(name, **kwargs)  # type: ignore
+        return dataclasses.replace(source, labels=np.full_like(source.labels, -1))
+
+    monkeypatch.setattr(evaluation, "open_source", altered)
+    assert evaluate_command([f"--workdir={workdir}"]) == 2
+    assert "has labels -1 to -1 in its train split; expected a label of every image" in capsys.readouterr().err
+
+
+def test_the_script_itself_exits_with_2(tmp_path: pathlib.Path, workdir: pathlib.Path) -> None:
+    config = from_json((workdir / "config.json").read_text())
+    config.encoder.name = "conv"  # any that the script knows
+    (workdir / "config.json").write_text(to_json(config))
+    for folder, message in ((tmp_path / "nowhere", "does not exist"), (workdir, "checkpoint 12 has")):
+        done = subprocess.run(
+            [sys.executable, ROOT / "run_linear.py", f"--workdir={folder}"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2, done.stderr
+        assert message in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
