@@ -161,6 +161,26 @@ def test_a_damaged_file_is_named_and_the_rest_shown(tmp_path: pathlib.Path, dama
     assert page.headings == ["Losses"]
 
 
+def test_an_evaluation_gets_a_table_of_its_own(tmp_path: pathlib.Path) -> None:
+    data = {"dataset": "cifar10", "train_size": 5000, "step": 7, "seed": 0}
+    results = [
+        {"protocol": "linear", "features": "h", "top1": 0.5} | data,
+        {"protocol": "linear", "features": "h*m", "top1": 0.25} | data,
+        {"protocol": "finetune", "features": "h", "top1": 0.75} | data,
+    ]
+    (tmp_path / "evaluation.json").write_text(json.dumps({"results": results}))
+    page = Page(write_report(tmp_path))
+    assert page.headings == ["Evaluation, top-1"]
+    start = page.text.index("linear · cifar10, 5000 images · step 7")
+    assert page.text[start + 1 : start + 6] == [
+        *("50.0 %", "25.0 %", "finetune · cifar10, 5000 images · step 7", "75.0 %", "\N{EM DASH}")
+    ]
+    (tmp_path / "evaluation.json").write_text('{"results": [{"protocol": "linear"}]}')
+    page = Page(write_report(tmp_path))
+    assert page.headings == []
+    assert any(text.startswith("evaluation.json could not be read: ") for text in page.text)
+
+
 def test_an_empty_workdir_gives_a_page_that_says_so(tmp_path: pathlib.Path) -> None:
     page = Page(write_report(tmp_path))
     assert page.headings == []

@@ -14,7 +14,7 @@ from metamask_jax.config import ConfigError
 from metamask_jax.data.errors import DataError
 from metamask_jax.data.sources import Source, open_source
 from metamask_jax.evaluate.metrics import summarize
-from metamask_jax.evaluate.protocols import GROUPS, LEAST_IMAGES, PROTOCOLS, Data, Settings
+from metamask_jax.evaluate.protocols import GROUPS, LEAST_IMAGES, PROTOCOLS, Data, Outcome, Settings
 from metamask_jax.evaluate.tables import markdown_table
 from metamask_jax.evaluate.workdir import Run, features, load_run
 from metamask_jax.version import __version__
@@ -60,37 +60,34 @@ def evaluate(
     train, test = _open(run, dataset, data_dir, options, size)
     _check(train, test, names)
     data = _data(run, train, test)
-    new = []
+    new: list[Entry] = []
     for name in names:
         started = time.monotonic()
         outcomes = PROTOCOLS[name](data, settings)
         seconds = round(time.monotonic() - started, 2)
-        for kind, outcome in outcomes.items():
-            new.append(
-                {
-                    "step": run.step,
-                    "dataset": train.name,
-                    "train_size": len(train),
-                    "test_size": len(test),
-                    "protocol": name,
-                    "features": kind,
-                    "seed": settings.seed,
-                    **summarize(outcome.scores, data.test_labels, class_names=train.class_names),
-                    "chosen": outcome.chosen,
-                    "held_out": outcome.held_out,
-                    "seconds": seconds,
-                    "version": __version__,
-                }
-            )
-        _log.info(
-            "%s: %s (%.1f s)",
-            name,
-            ", ".join(f"{e['features']} {e['top1']:.2%}" for e in new[-len(outcomes) :]),
-            seconds,
-        )
+        found = [_entry(data, settings, name, kind, outcome, seconds) for kind, outcome in outcomes.items()]
+        _log.info("%s: %s (%.1f s)", name, ", ".join(f"{e['features']} {e['top1']:.2%}" for e in found), seconds)
+        new += found
         results = merge(results, new)
         _write(run.workdir, results)  # after each, so that a kill costs only the protocol it hit
     return new
+
+
+def _entry(data: Data, settings: Settings, name: str, kind: str, outcome: Outcome, seconds: float) -> Entry:
+    return {
+        "step": data.run.step,
+        "dataset": data.train.name,
+        "train_size": len(data.train),
+        "test_size": len(data.test),
+        "protocol": name,
+        "features": kind,
+        "seed": settings.seed,
+        **summarize(outcome.scores, data.test_labels, class_names=data.train.class_names),
+        "chosen": outcome.chosen,
+        "held_out": outcome.held_out,
+        "seconds": seconds,  # of both kinds of features together
+        "version": __version__,
+    }
 
 
 def expand(protocols: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from metamask_jax.data.augment import ViewSpec, example_keys, make_augmentation
 from metamask_jax.data.sources import Source
 from metamask_jax.evaluate.features import extract_source, make_extractor
-from metamask_jax.evaluate.heads import HeadResult, held_out_rows
+from metamask_jax.evaluate.heads import HeadResult, held_out_rows, momentum
 from metamask_jax.evaluate.workdir import Run
 from metamask_jax.optim import make_schedule
 from metamask_jax.parallel import AXIS
@@ -135,10 +135,6 @@ class _Fit(NamedTuple):
         return tuned
 
 
-def _optimizer(weight_decay: float) -> optax.GradientTransformation:
-    return optax.chain(optax.add_decayed_weights(weight_decay), optax.trace(0.9))
-
-
 def _start(run: Run, num_classes: int, weight_decay: float) -> Tuned:
     dim = len(run.mask_weights)
     params = {
@@ -146,7 +142,7 @@ def _start(run: Run, num_classes: int, weight_decay: float) -> Tuned:
         "weights": jnp.zeros((dim, num_classes)),
         "bias": jnp.zeros(num_classes),
     }
-    return Tuned(params, run.state.batch_stats["encoder"], _optimizer(weight_decay).init(params))
+    return Tuned(params, run.state.batch_stats["encoder"], momentum(weight_decay).init(params))
 
 
 def _make_step(config: ConfigDict, view: ViewSpec, *, weight_decay: float, seed: int) -> Step:
@@ -167,7 +163,7 @@ def _make_step(config: ConfigDict, view: ViewSpec, *, weight_decay: float, seed:
 
         gradient, batch_stats = jax.grad(loss, has_aux=True)(tuned.params)
         gradient = lax.pmean(gradient, AXIS)
-        updates, opt_state = _optimizer(weight_decay).update(gradient, tuned.opt_state, tuned.params)
+        updates, opt_state = momentum(weight_decay).update(gradient, tuned.opt_state, tuned.params)
         params = jax.tree.map(lambda leaf, update: leaf - rate * update, tuned.params, updates)
         return Tuned(params, batch_stats, opt_state)
 

@@ -81,38 +81,40 @@ def sgd_heads(
     """
     held_out = held_out_rows(len(train_h), held_out_fraction, seed)
     mean = train_h.mean(axis=0, dtype=np.float64).astype(np.float32)
-    spread = [np.sqrt(np.mean(((train_h - mean) * mask) ** 2, dtype=np.float64)) for mask in masks]
-    grid = [(mask, part, rate) for mask in range(len(masks)) for part in range(2) for rate in learning_rates]
-    candidates = _Candidates(
-        gain=jnp.stack([masks[mask] / max(spread[mask], 1e-12) for mask, _, _ in grid]).astype(jnp.float32),
-        used=jnp.stack([~held_out if part == 0 else np.ones_like(held_out) for _, part, _ in grid]),
-        rate=jnp.array([rate for _, _, rate in grid], jnp.float32),
-    )
+    gains = [mask / max(np.sqrt(np.mean(((train_h - mean) * mask) ** 2, dtype=np.float64)), 1e-12) for mask in masks]
+    # Where a candidate is: of each mask, learning rates trained without the held-out rows, then with them.
+    index = np.arange(2 * len(masks) * len(learning_rates)).reshape(len(masks), 2, len(learning_rates))
     heads = _train(
         epoch_features,
         jnp.asarray(train_labels),
         mean,
-        candidates,
+        _Candidates(
+            gain=jnp.repeat(jnp.asarray(np.stack(gains), jnp.float32), 2 * len(learning_rates), axis=0),
+            used=jnp.tile(
+                jnp.repeat(jnp.stack([~held_out, np.ones_like(held_out)]), len(learning_rates), axis=0), (len(masks), 1)
+            ),
+            rate=jnp.tile(jnp.array(learning_rates, jnp.float32), 2 * len(masks)),
+        ),
         _init(jax.random.key(seed), (train_h.shape[1], *hidden, num_classes)),
         weight_decay=weight_decay,
         epochs=epochs,
         batch_size=min(batch_size, len(train_h)),
         seed=seed,
     )
-    found = {key: jax.tree.map(lambda leaf, i=i: leaf[i], heads) for i, key in enumerate(grid)}
 
-    def scores(key: tuple[int, int, float], h: np.ndarray) -> np.ndarray:
-        gain = candidates.gain[grid.index(key)]
-        return np.asarray(_scores(found[key], (h - mean) * gain))
+    def scores(h: np.ndarray, mask: int, part: int, rate: int) -> np.ndarray:
+        head = jax.tree.map(lambda leaf: leaf[index[mask, part, rate]], heads)
+        return np.asarray(_scores(head, (h - mean) * gains[mask].astype(np.float32)))
 
     results = []
     for mask in range(len(masks)):
-        accuracies = {
-            rate: float(np.mean(scores((mask, 0, rate), train_h[held_out]).argmax(1) == train_labels[held_out]))
-            for rate in learning_rates
-        }
-        best = max(accuracies, key=lambda rate: accuracies[rate])
-        results.append(HeadResult(scores((mask, 1, best), test_h), best, accuracies))
+        accuracies = [
+            float(np.mean(scores(train_h[held_out], mask, 0, rate).argmax(axis=1) == train_labels[held_out]))
+            for rate in range(len(learning_rates))
+        ]
+        best = int(np.argmax(accuracies))
+        table = dict(zip(learning_rates, accuracies, strict=True))
+        results.append(HeadResult(scores(test_h, mask, 1, best), learning_rates[best], table))
     return results
 
 
@@ -126,6 +128,11 @@ def held_out_rows(size: int, fraction: float, seed: int) -> np.ndarray:
     held_out = np.zeros(size, bool)
     held_out[np.random.default_rng(seed).permutation(size)[:count]] = True
     return held_out
+
+
+def momentum(weight_decay: float) -> optax.GradientTransformation:
+    """SGD's direction with momentum 0.9, still to be multiplied by minus the learning rate."""
+    return optax.chain(optax.add_decayed_weights(weight_decay), optax.trace(0.9))
 
 
 def _init(key: jax.Array, widths: Sequence[int]) -> Head:
@@ -158,7 +165,7 @@ def _train(
     seed: int,
 ) -> Head:
     """Trains all candidates, which start from the same head; returns heads with a leading axis [count]."""
-    optimizer = optax.chain(optax.add_decayed_weights(weight_decay), optax.trace(0.9))
+    optimizer = momentum(weight_decay)
     steps = len(labels) // batch_size
     random = np.random.default_rng(seed)
     heads = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], len(candidates.rate), axis=0), head)

@@ -43,7 +43,7 @@ def run(train: tuple[np.ndarray, np.ndarray], test_h: np.ndarray, **changes: Any
 
 def test_a_linear_head_comes_close_to_logistic_regression() -> None:
     train, (test_h, test_labels) = features(0, 800), features(1, 1000)
-    (found,) = run(train, test_h, epochs=60)
+    (found,) = run(train, test_h, epochs=40)
     oracle = LogisticRegression(C=1e3, max_iter=2000).fit(*train)
     accuracy = np.mean(found.scores.argmax(1) == test_labels)
     assert 0.6 < accuracy < 0.95
@@ -51,9 +51,9 @@ def test_a_linear_head_comes_close_to_logistic_regression() -> None:
 
 
 def test_hidden_layers_find_what_a_linear_head_cannot() -> None:
-    train, (test_h, test_labels) = rings(0, 1500), rings(1, 500)
+    train, (test_h, test_labels) = rings(0, 800), rings(1, 500)
     linear, deep = (
-        np.mean(run(train, test_h, hidden=hidden, epochs=40)[0].scores.argmax(1) == test_labels)
+        np.mean(run(train, test_h, hidden=hidden, epochs=30)[0].scores.argmax(1) == test_labels)
         for hidden in ((), (100,))
     )
     oracle = MLPClassifier((100,), max_iter=400, random_state=0).fit(*train).score(test_h, test_labels)

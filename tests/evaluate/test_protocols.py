@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
-from metamask_jax.data.sources import open_configured
+from metamask_jax.data.sources import ArraySource, open_configured
 from metamask_jax.evaluate import protocols, workdir
 from metamask_jax.evaluate.protocols import PROTOCOLS, Data, Settings
 
@@ -92,13 +92,26 @@ def test_linear_is_the_logistic_regression_of_scikit_learn(data: Data) -> None:
     )
 
 
+def colours(source: ArraySource, seed: int) -> ArraySource:
+    """Noisy plain pictures of one colour a class, which one layer can learn."""
+    palette, random = np.random.default_rng(7).integers(0, 256, (10, 3)), np.random.default_rng(seed)
+    labels = random.integers(0, 10, len(source)).astype(np.int32)
+    noise = random.integers(-20, 21, source.images.shape)
+    images = np.clip(palette[labels][:, None, None] + noise, 0, 255).astype(np.uint8)
+    return dataclasses.replace(source, images=images, labels=labels)
+
+
 def test_fine_tuning_learns_and_depends_on_the_seed_alone(data: Data) -> None:
-    settings = dataclasses.replace(QUICK, finetune_min_steps=60)
+    assert isinstance(data.train, ArraySource)
+    assert isinstance(data.test, ArraySource)
+    train, test = colours(data.train, 0), colours(data.test, 1)
+    data = data._replace(train=train, train_labels=train.labels, test=test, test_labels=test.labels)
+    settings = dataclasses.replace(QUICK, finetune_min_steps=40)
     outcome = PROTOCOLS["finetune"](data, settings)["h"]
     np.testing.assert_array_equal(PROTOCOLS["finetune"](data, settings)["h"].scores, outcome.scores)
-    untrained = PROTOCOLS["finetune"](data, dataclasses.replace(settings, finetune_learning_rates=(0.0,)))["h"]
+    untrained = PROTOCOLS["finetune"](data, dataclasses.replace(QUICK, finetune_learning_rates=(0.0,)))["h"]
     np.testing.assert_array_equal(untrained.scores, 0.0)  # the classifier starts from zero
-    assert accuracy(data, outcome) > accuracy(data, untrained) + 0.05
+    assert accuracy(data, outcome) > 0.6
 
 
 def test_a_subset_holds_its_share_of_every_class_and_at_least_one() -> None:
