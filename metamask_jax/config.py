@@ -45,6 +45,9 @@ def default_config() -> ConfigDict:
             "image_size": 32,
             "augmentation": "simclr",
             "views": 2,
+            "small_views": 0,  # further, smaller crops of each image, for methods that have a use for them (SwAV)
+            "small_size": 16,  # their side in pixels
+            "crop_split": 0.14,  # with small views: they show less than this share of the image, the others more
             "prefetch": 2,  # batches prepared ahead
             "options": ConfigDict({}, convert_dict=True),  # of the dataset itself, e.g. {"path": "pictures/"}
         }
@@ -60,9 +63,15 @@ def default_config() -> ConfigDict:
             "temperature": placeholder(float),
             "positive_prior": placeholder(float),  # tau_plus of DCL and HCL
             "concentration": placeholder(float),  # beta of HCL
-            "bank_size": placeholder(int),  # past projections as further negatives; 0: none
+            "bank_size": placeholder(int),  # past projections as further negatives (for SwAV's codes); 0: none
+            "bank_start": placeholder(float),  # epoch from which SwAV collects them
             "queue_size": placeholder(int),  # of MoCo's keys, NNCLR's support set
-            "momentum": placeholder(float),  # of a target's moving average (at the start, for BYOL)
+            "momentum": placeholder(float),  # of a target's moving average (at the start, for BYOL), of CMC's memories
+            "prototypes": placeholder(int),  # of SwAV
+            "freeze_epochs": placeholder(float),  # epochs before SwAV's prototypes learn
+            "epsilon": placeholder(float),  # entropy of SwAV's codes
+            "iterations": placeholder(int),  # of Sinkhorn and Knopp's algorithm
+            "negatives": placeholder(int),  # memories of other images that CMC contrasts with
             "num_classes": placeholder(int),  # of supervised training
             "dropout": 0.0,  # share of the features set to zero, for any method
             "dropout_shared": False,  # the same ones in all views of an image
@@ -251,19 +260,32 @@ def _with_method(config: ConfigDict) -> ConfigDict:
             f"config.data.views={config.data.views}; expected at least {needed} for config.method.name="
             f"{config.method.name!r} with config.loss.drr={config.loss.drr}"
         )
+    if config.data.small_views and not recipe.multi_crop:
+        allowed = ", ".join(repr(name) for name, other in METHODS.items() if other.multi_crop)
+        raise ConfigError(
+            f"config.data.small_views={config.data.small_views}; expected 0 for config.method.name="
+            f"{config.method.name!r}: only {allowed} can use small views"
+        )
+    recipe.check(config)
     return config
 
 
 _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "train.batch_size": (lambda x: x >= 2, "a whole number >= 2"),
     "train.epochs train.steps train.accumulate data.size data.image_size data.views data.prefetch meta.every "
-    "loss.chunk_size method.predictor method.queue_size method.num_classes "
+    "data.small_size loss.chunk_size method.predictor method.queue_size method.num_classes method.prototypes "
+    "method.iterations method.negatives "
     "checkpoint.every_steps checkpoint.keep_last checkpoint.keep_every eval.k eval.batch_size eval.size "
     "guard.max_skipped log.every_steps": (lambda x: x >= 1, "a whole number >= 1"),
     "method.head loss.drr_head": (lambda x: x >= 1, "a non-empty tuple of whole numbers >= 1"),
-    "method.bank_size eval.every_epochs": (lambda x: x >= 0, "a whole number >= 0"),
+    "data.small_views method.bank_size eval.every_epochs": (lambda x: x >= 0, "a whole number >= 0"),
     "train.seed": (lambda x: 0 <= x < 2**31, "a whole number in [0, 2**31)"),
-    "encoder.width method.temperature optimizer.trust_coefficient eval.temperature": (lambda x: x > 0, "a number > 0"),
+    "encoder.width method.temperature method.epsilon optimizer.trust_coefficient eval.temperature": (
+        lambda x: x > 0,
+        "a number > 0",
+    ),
+    "data.crop_split": (lambda x: 0.05 < x < 1, "a number in (0.05, 1)"),
+    "method.bank_start method.freeze_epochs "
     "method.concentration loss.alpha loss.off_diagonal_weight mask.learning_rate mask.weight_decay meta.learning_rate "
     "meta.head_learning_rate optimizer.learning_rate optimizer.weight_decay optimizer.warmup_epochs "
     "guard.min_feature_std guard.min_effective_rank": (lambda x: x >= 0, "a number >= 0"),

@@ -1,5 +1,6 @@
 """What is minimised: the losses of a configuration on a batch, as functions of the weights and the mask."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -40,19 +41,21 @@ class Sample(NamedTuple):
 
     Attributes:
       views: [views, batch, height, width, channels].
+      small: smaller crops [small views, batch, height, width, channels], possibly none.
       keys: one an image, [batch], for whatever else is random.
       labels: int32 [batch].
       indices: int32 [batch].
     """
 
     views: jax.Array
+    small: jax.Array
     keys: jax.Array
     labels: jax.Array
     indices: jax.Array
 
 
 class Encoded(NamedTuple):
-    """What the encoder makes of a batch.
+    """What the encoder makes of the full-size views of a batch.
 
     Attributes:
       h: features [views, batch, dim].
@@ -71,18 +74,29 @@ def method_loss(
     """The method's loss at given weights and mask, which may be trial ones; everything else is the state's."""
     config = context.config
     weights = mask_weights(mask, activation=config.mask.activation)
-    h, encoder_stats = _encode(context, state, params["encoder"], sample.views)
+    stats, views = state.batch_stats["encoder"], len(sample.views)
+    h, stats = _encode(context, params["encoder"], stats, sample.views)
+    if len(sample.small):
+        small, stats = _encode(context, params["encoder"], stats, sample.small)
+        h = jnp.concatenate([h, small])
     masked = apply_mask(_dropout(config, h, sample.keys), weights)
 
     def encode(encoder_params: PyTree) -> jax.Array:
-        others, _ = _encode(context, state, encoder_params, sample.views)
+        others, _ = _encode(context, encoder_params, state.batch_stats["encoder"], sample.views)
         return lax.stop_gradient(apply_mask(others, weights))
 
     output = context.model.method.loss(
         Variables(params["method"], state.batch_stats["method"], state.method_state),
-        Inputs(masked, encode, sample.labels, sample.indices, context.clock),
+        Inputs(
+            masked[:views],
+            encode,
+            sample.labels,
+            sample.indices,
+            context.clock,
+            masked[views:] if len(sample.small) else None,
+        ),
     )
-    return output, Encoded(h, masked, encoder_stats)
+    return output, Encoded(h[:views], masked[:views], stats)
 
 
 def total_loss(
@@ -105,13 +119,10 @@ def total_loss(
     return total, (metrics | {"loss": total}, stats, output.memory)
 
 
-def _encode(context: Context, state: TrainState, encoder_params: PyTree, views: jax.Array) -> tuple[jax.Array, PyTree]:
+def _encode(context: Context, params: PyTree, batch_stats: PyTree, views: jax.Array) -> tuple[jax.Array, PyTree]:
     """Features [views, batch, dim] of augmented views [views, batch, height, width, channels], in training mode."""
-
-    def apply(params: PyTree, views: jax.Array) -> tuple[jax.Array, PyTree]:
-        return apply_views(context.model.encoder, params, state.batch_stats["encoder"], views)
-
-    return (jax.checkpoint(apply) if context.config.train.remat else apply)(encoder_params, views)
+    apply = partial(apply_views, context.model.encoder)
+    return (jax.checkpoint(apply) if context.config.train.remat else apply)(params, batch_stats, views)
 
 
 def _dropout(config: ConfigDict, h: jax.Array, keys: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from metamask_jax.mask import init_mask
 from metamask_jax.methods import METHODS, Method
 from metamask_jax.methods.base import init_module
-from metamask_jax.models import Encoder, ProjectionHead, make_encoder
+from metamask_jax.models import Encoder, ProjectionHead
 from metamask_jax.optim import make_mask_optimizer, make_optimizer
 
 PyTree = Any
@@ -54,7 +54,7 @@ class Model(NamedTuple):
 
 def build_encoder(config: ConfigDict, *, axis_name: str | None) -> Encoder:
     """Builds the encoder of a configuration; `axis_name` synchronises its BatchNorm."""
-    return make_encoder(
+    return METHODS[config.method.name].encoder(
         config.encoder.name,
         width=config.encoder.width,
         stem=config.encoder.stem,

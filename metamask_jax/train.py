@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from metamask_jax import parallel
 from metamask_jax.checkpoint import Checkpoints
-from metamask_jax.config import ConfigError, differences, from_json, to_json, validate
+from metamask_jax.config import ConfigError, apply_overrides, differences, from_json, to_json, validate
 from metamask_jax.data.loader import Batch, batches, prefetch
 from metamask_jax.data.order import steps_per_epoch
 from metamask_jax.data.sources import Source, open_configured
@@ -83,6 +83,8 @@ def pretrain(config: ConfigDict, workdir: str | pathlib.Path, *, accept_changes:
     parallel.check_batch_size(config.train.batch_size, config.train.accumulate)
     workdir = pathlib.Path(workdir)
     source = parallel.main_first(lambda: open_configured(config.data, split="pretrain"))
+    # Part of the configuration from now on: a method may remember every image.
+    config = apply_overrides(config, {"data.size": str(len(source))})
     plan = Plan.of(config, len(source))
     checkpoints = None
     if parallel.is_main():

@@ -17,7 +17,7 @@ import optax
 from jax import lax
 from ml_collections import ConfigDict
 
-from metamask_jax.data.augment import example_keys, make_augmentation
+from metamask_jax.data.augment import Augmentation, example_keys, make_augmentation, make_multi_crop
 from metamask_jax.data.loader import Batch
 from metamask_jax.mask import mask_weights
 from metamask_jax.meta import MetaGradient, meta_gradient_parts, tree_norm
@@ -46,7 +46,7 @@ def make_train_step(config: ConfigDict, *, steps_per_epoch: int, total_steps: in
       A pure function; `batch` is this device's slice of the global batch. Metrics are scalars, equal on all devices.
     """
     model = build_model(config, axis_name=axis_name)
-    augment = make_augmentation(config.data.augmentation, image_size=config.data.image_size, views=config.data.views)
+    augment, augment_small = _augmentations(config.data)
     schedules = {
         section: make_schedule(
             config[section].schedule,
@@ -60,7 +60,8 @@ def make_train_step(config: ConfigDict, *, steps_per_epoch: int, total_steps: in
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         keys = example_keys(state.seed, state.step, batch.positions)
-        sample = Sample(augment(batch.images, keys), keys, batch.labels, batch.indices)
+        views, small = augment(batch.images, keys), augment_small(batch.images, keys)
+        sample = Sample(views, small, keys, batch.labels, batch.indices)
         clock = Clock(state.step, state.step / steps_per_epoch, state.step / total_steps)
         context = Context(config, model, clock, axis_name)
         rates = {section: schedule(state.step) for section, schedule in schedules.items()}
@@ -78,6 +79,21 @@ def make_train_step(config: ConfigDict, *, steps_per_epoch: int, total_steps: in
         return _guard(state, updated, metrics)
 
     return step
+
+
+def _augmentations(data: ConfigDict) -> tuple[Augmentation, Augmentation]:
+    """Those of the full-size views and of the small ones, of which there may be none."""
+    if not data.small_views:
+        full = make_augmentation(data.augmentation, image_size=data.image_size, views=data.views)
+        return full, lambda images, keys: jnp.zeros((0, len(images), data.small_size, data.small_size, 3))
+    return make_multi_crop(
+        data.augmentation,
+        image_size=data.image_size,
+        views=data.views,
+        small_size=data.small_size,
+        small_views=data.small_views,
+        split=data.crop_split,
+    )
 
 
 def regular_step(
@@ -166,10 +182,10 @@ def _accumulate(context: Context, micro_step: Any, carry: PyTree, sample: Sample
 
     def split(leaf: jax.Array, batch_axis: int) -> jax.Array:
         shape = leaf.shape
-        leaf = leaf.reshape(*shape[:batch_axis], -1, count, *shape[batch_axis + 1 :])
+        leaf = leaf.reshape(*shape[:batch_axis], shape[batch_axis] // count, count, *shape[batch_axis + 1 :])
         return jnp.moveaxis(leaf, batch_axis + 1, 0)
 
-    return lax.scan(micro_step, carry, Sample(*map(split, sample, (1, 0, 0, 0))))
+    return lax.scan(micro_step, carry, Sample(*map(split, sample, (1, 1, 0, 0, 0))))
 
 
 def _whole_batch(context: Context, memory: jax.Array) -> jax.Array:

@@ -11,7 +11,9 @@ all n devices; the collectives' transposes sum n equal cotangents, and the mean 
 """
 
 from metamask_jax.losses.contrastive import debiased_nt_xent, hard_nt_xent, nt_xent
+from metamask_jax.losses.noise import memory_logits, noise_contrastive
 from metamask_jax.losses.pairs import cross_entropy, info_nce, info_nce_in_batch, negative_cosine
+from metamask_jax.losses.prototypes import sinkhorn, swapped_prediction
 from metamask_jax.losses.redundancy import redundancy_reduction
 
 __all__ = [
@@ -20,7 +22,11 @@ __all__ = [
     "hard_nt_xent",
     "info_nce",
     "info_nce_in_batch",
+    "memory_logits",
     "negative_cosine",
+    "noise_contrastive",
     "nt_xent",
     "redundancy_reduction",
+    "sinkhorn",
+    "swapped_prediction",
 ]

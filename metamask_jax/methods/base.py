@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from ml_collections import ConfigDict
 
+from metamask_jax.models import Encoder, make_encoder
+
 PyTree = Any
 
 
@@ -49,6 +51,7 @@ class Inputs(NamedTuple):
       labels: int32 [batch], -1 where there is none.
       indices: int32 [batch], places of the images in the training set.
       clock: how far the training is.
+      small: masked features [small views, batch, dim] of small crops, or None if there are none.
     """
 
     h: jax.Array
@@ -56,6 +59,7 @@ class Inputs(NamedTuple):
     labels: jax.Array
     indices: jax.Array
     clock: Clock
+    small: jax.Array | None = None
 
 
 class Output(NamedTuple):
@@ -99,11 +103,17 @@ class Recipe(NamedTuple):
       build: `(config, axis_name) -> Method` from the whole validated configuration.
       defaults: values of the keys of `config.method` that are left open (None), from the method's own paper.
       min_views: views of an image it needs.
+      multi_crop: whether it has a use for small crops beside the views.
+      encoder: builds the encoder, with the arguments of `make_encoder`.
+      check: raises a ConfigError for a completed configuration that does not suit it.
     """
 
     build: Callable[[ConfigDict, str | None], Method]
     defaults: Mapping[str, Any]
     min_views: int
+    multi_crop: bool = False
+    encoder: Callable[..., Encoder] = make_encoder
+    check: Callable[[ConfigDict], None] = lambda config: None
 
 
 def keep_state(state: PyTree, params: PyTree, memory: PyTree, clock: Clock) -> PyTree:

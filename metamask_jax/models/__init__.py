@@ -15,6 +15,7 @@ from metamask_jax.models.conv import AlexNet
 from metamask_jax.models.heads import ProjectionHead, predictor
 from metamask_jax.models.layers import count_parameters, parameter_table
 from metamask_jax.models.resnet import ResNet
+from metamask_jax.models.split import SplitEncoder
 
 __all__ = [
     "ENCODERS",
@@ -23,13 +24,15 @@ __all__ = [
     "Encoder",
     "ProjectionHead",
     "ResNet",
+    "SplitEncoder",
     "count_parameters",
     "make_encoder",
+    "make_split_encoder",
     "parameter_table",
     "predictor",
 ]
 
-Encoder = AlexNet | ResNet
+Encoder = AlexNet | ResNet | SplitEncoder
 
 
 def _resnet(*, image_size: int, **settings: Any) -> ResNet:
@@ -37,7 +40,7 @@ def _resnet(*, image_size: int, **settings: Any) -> ResNet:
     return ResNet(**settings)
 
 
-ENCODERS: dict[str, Callable[..., Encoder]] = {
+ENCODERS: dict[str, Callable[..., AlexNet | ResNet]] = {
     "conv": partial(AlexNet, with_dense=False),
     "fc": partial(AlexNet, with_dense=True),
     "resnet18": partial(_resnet, blocks=(2, 2, 2, 2), bottleneck=False),
@@ -49,7 +52,7 @@ STEMS = ("cifar", "imagenet")
 
 def make_encoder(
     name: str, *, width: float, stem: str, image_size: int, dtype: DTypeLike, axis_name: str | None
-) -> Encoder:
+) -> AlexNet | ResNet:
     """Builds an encoder by name.
 
     Example:
@@ -81,3 +84,19 @@ def make_encoder(
     if image_size < smallest:
         raise ValueError(f"image_size={image_size!r}; expected at least {smallest} for {name!r} with stem={stem!r}")
     return ENCODERS[name](width=width, stem=stem, image_size=image_size, dtype=dtype, axis_name=axis_name)
+
+
+def make_split_encoder(name: str, *, width: float, **settings: Any) -> SplitEncoder:
+    """Builds the encoder of Lab images: two of half the width, with as many features together as one.
+
+    Example:
+        >>> settings = {"stem": "cifar", "image_size": 32, "dtype": "float32", "axis_name": None}
+        >>> make_split_encoder("conv", width=1, **settings).features
+        256
+
+    Args:
+        name: as for `make_encoder`, like all that follow.
+        width: of both together.
+        **settings: everything else.
+    """
+    return SplitEncoder(*(make_encoder(name, width=width / 2, **settings) for _ in range(2)))

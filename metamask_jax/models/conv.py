@@ -41,22 +41,35 @@ class AlexNet(nn.Module):
         """Length of the representation."""
         return scaled(_DENSE if self.with_dense else 256, self.width)
 
+    @property
+    def smallest(self) -> int:
+        """Side of the smallest images it can encode: dense layers take one size only, the pools 15 pixels and more."""
+        window, stride, padding = self._stem
+        return self.image_size if self.with_dense else 14 * stride + window - 2 * padding
+
+    @property
+    def _stem(self) -> tuple[int, int, int]:
+        """Window, stride and padding of the first convolution; the small one leaves about 32x32 pixels."""
+        stride = max(1, self.image_size // 32)
+        return (11, 4, 2) if self.stem == "imagenet" else (2 * stride + 1, stride, stride)
+
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         """Encodes images.
 
         Args:
-            x: one view `[batch, image_size, image_size, channels]`, any number of channels.
+            x: one view `[batch, image_size, image_size, channels]`, any number of channels; without dense layers also
+                a smaller one, down to `smallest`.
             train: whether BatchNorm uses the batch's statistics (and updates the running ones).
 
         Returns:
             `[batch, features]` in float32.
         """
-        if x.shape[1:3] != (self.image_size, self.image_size):
-            raise ValueError(f"x.shape={x.shape}; expected images of {self.image_size}x{self.image_size}")
+        if x.shape[1] != x.shape[2] or not self.smallest <= x.shape[1] <= self.image_size:
+            fewer = "" if self.smallest == self.image_size else f", or fewer pixels, down to {self.smallest}"
+            raise ValueError(f"x.shape={x.shape}; expected images of {self.image_size}x{self.image_size}{fewer}")
         norm = partial(batch_norm, train=train, dtype=self.dtype, axis_name=self.axis_name)
-        stem = (11, 4, 2) if self.stem == "imagenet" else _small_stem(self.image_size)
-        layers = [(96, *stem), (256, 5, 1, 2), (384, 3, 1, 1), (384, 3, 1, 1), (256, 3, 1, 1)]
+        layers = [(96, *self._stem), (256, 5, 1, 2), (384, 3, 1, 1), (384, 3, 1, 1), (256, 3, 1, 1)]
         for i, (channels, window, stride, padding) in enumerate(layers, start=1):
             channels = scaled(channels, self.width)
             x = Conv(channels, window, stride, padding, torch_uniform, self.dtype, name=f"conv{i}")(x)
@@ -70,9 +83,3 @@ class AlexNet(nn.Module):
             x = dense(self.features, dtype=self.dtype, name=f"fc{i}")(x)
             x = nn.relu(norm(name=f"bn{i}")(x))
         return as_output(x)
-
-
-def _small_stem(image_size: int) -> tuple[int, int, int]:
-    """Window, stride and padding of a first convolution that leaves about 32x32 pixels."""
-    stride = max(1, image_size // 32)
-    return 2 * stride + 1, stride, stride
