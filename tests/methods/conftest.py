@@ -9,7 +9,7 @@ import pytest
 from metamask_jax import train_step as module
 from metamask_jax.methods import METHODS
 from metamask_jax.parallel import AXIS
-from metamask_jax.train_step import init_state, make_train_step
+from metamask_jax.train_step import make_train_step
 from tests.tiny import doubled, tiny_batch, tiny_config
 
 BATCH = tiny_batch()
@@ -22,6 +22,7 @@ PLAIN = {
     "mask.weight_decay": "0",
     "mask.schedule": "constant",
 }
+NEEDS = {"cmc": {"data.augmentation": "cmc", "data.size": "24"}}  # its colour space, and a memory of each image
 
 
 def plain_views(images, keys):
@@ -38,7 +39,8 @@ def method_config(name, **overrides):
         "method.momentum": "0.8",
         "method.bank_size": "40",
         "method.num_classes": "3",
-    }
+        "loss.drr": "false",  # no part of any method
+    } | NEEDS.get(name, {})
     return tiny_config(PLAIN | small | {key.replace("__", "."): str(value) for key, value in overrides.items()})
 
 

@@ -1,0 +1,35 @@
+"""Table 2 of the paper: six base methods, alone and with MetaMask, ResNet-18, four datasets, judged by kNN.
+
+    python run_pretrain.py --config configs/table2.py:METHOD,DATASET,VARIANT --workdir runs/table2/...
+
+METHOD is `simclr`, `barlow_twins`, `byol`, `dcl`, `hcl` or `nnclr`; DATASET `cifar10`, `cifar100`, `stl10` or
+`tiny_imagenet` (IN-200); VARIANT `metamask`, `alone`, `without_meta` or `without_drr`. What is left out at the end is
+the first of these.
+
+Batch 512 and Barlow Twins' augmentations are the paper's, 800 epochs and the optimiser the authors' program's for
+SimCLR + MetaMask; everything of a method is from its own paper. Alone, a method's loss has weight 1 instead of alpha,
+so a comparison with tuned baselines needs a learning rate of its own: `--config.optimizer.learning_rate`. Not run to
+the end yet: no result is claimed.
+"""
+
+from ml_collections import ConfigDict
+
+from metamask_jax.config import VARIANTS, default_config
+from metamask_jax.presets import DATASETS, parse, set_dataset
+
+METHODS = ("simclr", "barlow_twins", "byol", "dcl", "hcl", "nnclr")
+
+
+def get_config(argument: str = "") -> ConfigDict:
+    """What differs from the defaults; `argument` is `METHOD,DATASET,VARIANT`."""
+    method, dataset, variant = parse(argument, method=METHODS, dataset=DATASETS, variant=VARIANTS)
+    config = default_config()
+    config.train.update(batch_size=512, epochs=800)
+    config.method.name = method
+    set_dataset(config, dataset)
+    config.data.augmentation = "barlow"
+    if dataset == "stl10":
+        config.encoder.stem = "imagenet"  # keeps the cost of a step near that of CIFAR
+    if method == "nnclr":
+        config.method.queue_size = 16_384  # the paper's 98,304 are for the million images of ImageNet
+    return VARIANTS[variant](config)

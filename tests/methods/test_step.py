@@ -1,0 +1,108 @@
+"""Every method within the training step: devices, resuming, and the meta-gradient."""
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+
+from metamask_jax.checkpoint import Checkpoints
+from metamask_jax.config import alone
+from metamask_jax.methods import Clock
+from metamask_jax.objective import Context, Sample, method_loss
+from metamask_jax.state import build_model, init_state
+from tests.methods.conftest import BATCH, compiled, every_method, method_config, plain_views
+from tests.references import relative_error
+
+
+def assert_same(found, expected, **tolerance):
+    for (path, leaf), other in zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(other, leaf, err_msg=jax.tree_util.keystr(path), **tolerance)
+
+
+@pytest.mark.usefixtures("x64")
+@every_method
+def test_four_devices_do_what_one_does(name):
+    """Losses, and after two steps weights, statistics, mask, targets and queues: float64 leaves no other excuse."""
+    _, state, step = compiled(name, 1)
+    _, _, parallel_step = compiled(name, 4)
+    single = state
+    for _ in range(2):
+        single, single_metrics = step(single, BATCH)
+        state, metrics = parallel_step(state, BATCH)
+    assert int(state.skipped) == 0
+    assert_same(metrics, single_metrics, rtol=1e-8, atol=1e-12)
+    assert_same(state, single, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.usefixtures("x64")
+@every_method
+def test_a_restored_run_goes_on_bit_for_bit(name, tmp_path):
+    _, fresh, step = compiled(name, 1)
+    halfway, _ = step(fresh, BATCH)
+    checkpoints = Checkpoints(tmp_path, keep_last=1, keep_every=None, keep_best=False)
+    checkpoints.save(1, halfway, config="{}", metric=None)
+    checkpoints.wait()
+    restored = checkpoints.restore_latest(fresh).state
+    checkpoints.close()
+    expected, found = step(halfway, BATCH)[0], step(restored, BATCH)[0]
+    assert_same(found, expected, rtol=0, atol=0)
+    assert int(found.step) == 2
+
+
+class Constants:
+    """Stands in for `stop_gradient`: notes what it is given, and gives the same again when asked a second time."""
+
+    def __init__(self):
+        self.noted = []
+
+    def note(self, value):
+        self.noted.append(value)
+        return value
+
+    def replay(self):
+        remaining = iter(self.noted)
+        return lambda value: next(remaining)
+
+
+@pytest.mark.usefixtures("x64")
+@every_method
+def test_exact_meta_gradient_equals_differences(name, monkeypatch):
+    """Of the loss after a trial step, with everything behind a stop-gradient held fixed, as its derivative has it."""
+    config, state, step = compiled(name, 1)
+    after, _ = step(state, BATCH)
+    found = state.mask - after.mask  # the mask's step was a plain one, at rate one, from the updated weights
+    at = after.replace(method_state=state.method_state, mask=state.mask)
+    views = plain_views(BATCH.images, None)
+    sample = Sample(views=views, small=views[:0], keys=None, labels=BATCH.labels, indices=BATCH.indices)
+    context = Context(config, build_model(config, axis_name=None), Clock(0, 0.0, 0.0), None)
+
+    def loss(params, mask, stop_gradient):
+        monkeypatch.setattr(lax, "stop_gradient", stop_gradient)
+        return method_loss(context, at, params, mask, sample)[0].loss
+
+    @jax.jit
+    def outer_losses(masks):
+        inner, outer = Constants(), Constants()
+        loss(at.params, at.mask, inner.note)
+
+        def trial(mask):
+            gradient = jax.grad(loss)(at.params, mask, inner.replay())
+            return jax.tree.map(lambda w, g: w - 0.25 * g, at.params, gradient)
+
+        loss(trial(at.mask), at.mask, outer.note)
+        return jax.vmap(lambda mask: loss(trial(mask), mask, outer.replay()))(masks)
+
+    steps = 1e-5 * np.eye(len(state.mask))
+    plus, minus = np.split(np.asarray(outer_losses(np.concatenate([state.mask + steps, state.mask - steps]))), 2)
+    assert np.max(np.abs(found)) > 1e-4
+    assert relative_error(found, (plus - minus) / 2e-5) < 1e-6
+
+
+@every_method
+def test_alone_there_is_nothing_of_metamask(name):
+    config = alone(method_config(name).copy_and_resolve_references())
+    state = init_state(config)
+    assert "drr_head" not in state.params
+    assert np.all(state.mask == 1.0)
+    assert not config.mask.learn
+    assert not config.eval.masked
