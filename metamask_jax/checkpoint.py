@@ -3,7 +3,8 @@
 import hashlib
 import logging
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,10 @@ class CheckpointError(RuntimeError):
 
 class DamagedError(CheckpointError):
     """A checkpoint whose bytes are not those that were written."""
+
+
+class WriteError(OSError):
+    """A checkpoint that could not be written, for want of room for example; the ones before are as they were."""
 
 
 class Restored(NamedTuple):
@@ -96,7 +101,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, oldest first."""
-        return sorted(self._manager.all_steps())
+        return sorted(self._manager.all_steps(read=True))
 
     def best_step(self) -> int | None:
         """The step with the highest metric, the first of equals; None if none was measured."""
@@ -120,26 +125,31 @@ class Checkpoints:
           metric: by which the best checkpoint is chosen, if it was measured at this step.
         """
         arrays = _flatten(state)
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(arrays),
-                metadata=ocp.args.JsonSave(
-                    {"version": __version__, "config": config, "digest": _digest(arrays), "metric": metric}
+        with _writing():  # reports a failure of the one before, too
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(arrays),
+                    metadata=ocp.args.JsonSave(
+                        {"version": __version__, "config": config, "digest": _digest(arrays), "metric": metric}
+                    ),
                 ),
-            ),
-            metrics=None if metric is None else {"metric": metric},
-        )
+                metrics=None if metric is None else {"metric": metric},
+            )
 
     def wait(self) -> None:
-        """Blocks until everything started is on disk; raises what went wrong while writing."""
-        self._manager.wait_until_finished()
-        self._manager.check_for_errors()
+        """Blocks until everything started is on disk, or raises a WriteError."""
+        with _writing():
+            self._manager.wait_until_finished()
+            self._manager.check_for_errors()
 
     def close(self) -> None:
-        """Waits, then lets go of the folder."""
-        self.wait()
-        self._manager.close()
+        """Waits, then lets go of the folder; a failure that `wait` would have raised is only logged."""
+        try:
+            with _writing():
+                self._manager.close()
+        except WriteError as error:
+            _log.warning("%s", error)
 
     def restore(self, like: Any, *, step: int) -> Restored:
         """Reads one checkpoint and checks every byte of it.
@@ -178,6 +188,15 @@ class Checkpoints:
         path = pathlib.Path(self._manager.directory) / str(step)
         path.rename(path.with_suffix(".damaged"))
         self._manager.reload()
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Turns the many kinds of exceptions of orbax and tensorstore into one."""
+    try:
+        yield
+    except Exception as error:
+        raise WriteError(f"a checkpoint cannot be written: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:

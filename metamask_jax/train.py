@@ -76,7 +76,7 @@ def pretrain(config: ConfigDict, workdir: str | pathlib.Path, *, accept_changes:
 
     Raises:
       ConfigError, DataError, CheckpointError: about the input, before anything is written.
-      TrainingError: the losses are not finite any more.
+      TrainingError: the losses are not finite any more, or the disk is full.
       Interrupted: SIGTERM or SIGINT arrived; the state is saved.
     """
     config = validate(config)
@@ -95,9 +95,13 @@ def pretrain(config: ConfigDict, workdir: str | pathlib.Path, *, accept_changes:
             keep_every=config.checkpoint.keep_every,
             keep_best=config.checkpoint.keep_best,
         )
-    state = _start(config, checkpoints)
     try:
-        return _run(config, workdir, source, plan, state, checkpoints)
+        return _run(config, workdir, source, plan, _start(config, checkpoints), checkpoints)
+    except OSError as error:
+        raise TrainingError(
+            f"the run in {workdir} cannot go on ({error}); {_newest(checkpoints)}, from which the same command resumes "
+            "once that is mended"
+        ) from error
     finally:
         if checkpoints is not None:
             checkpoints.close()
@@ -106,19 +110,23 @@ def pretrain(config: ConfigDict, workdir: str | pathlib.Path, *, accept_changes:
 def _claim(workdir: pathlib.Path, config: ConfigDict, accept_changes: bool) -> None:
     """Makes the working directory this run's, or refuses one that is another's."""
     path = workdir / "config.json"
-    if path.exists():
-        old = from_json(path.read_text())
+    try:
+        old = from_json(path.read_text()) if path.exists() else config
         changed = [d for d in differences(old, config) if not d.startswith(_FREE_TO_CHANGE)]
         if changed and not accept_changes:
             raise ConfigError(
                 f"--workdir {workdir} was started with another configuration ({'; '.join(changed)}); "
                 "expected the same one, another workdir, or --accept-changes"
             )
-    try:
         workdir.mkdir(parents=True, exist_ok=True)
         write_atomically(path, to_json(config))
     except OSError as error:
         raise ConfigError(f"--workdir {workdir}; expected a folder that can be written, but: {error}") from error
+
+
+def _newest(checkpoints: Checkpoints | None) -> str:
+    steps = checkpoints.steps() if checkpoints is not None else []
+    return f"the newest whole checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint yet"
 
 
 def _start(config: ConfigDict, checkpoints: Checkpoints | None) -> TrainState:
@@ -178,8 +186,12 @@ def _run(
             if checkpoints is not None and (last or stop or evaluated or step % config.checkpoint.every_steps == 0):
                 checkpoints.save(step, state, config=to_json(config), metric=evaluated.get("knn_accuracy"))
             if stop and not last:
+                if checkpoints is not None:
+                    checkpoints.wait()  # the message below claims it
                 raise Interrupted(signals[0] if signals else signal.SIGTERM, step)
         _check_finite(config, metrics)
+        if checkpoints is not None:
+            checkpoints.wait()
     return _finish(config, workdir, state, plan, monitor, time.monotonic() - began)
 
 

@@ -2,15 +2,19 @@
 
 import json
 import os
+import resource
+import shutil
 import signal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from metamask_jax import train, train_step
 from metamask_jax.checkpoint import Checkpoints
 from metamask_jax.config import ConfigError
+from metamask_jax.optim import SCHEDULES
 from metamask_jax.quickstart import run_quickstart
 from metamask_jax.train import Interrupted, TrainingError, pretrain
 from metamask_jax.train_step import init_state
@@ -121,10 +125,75 @@ def test_a_batch_the_devices_cannot_share_is_refused(data_dir, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_workdir_that_is_a_file_is_refused(data_dir, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="expected a folder that can be written"):
-        pretrain(config_for(data_dir), tmp_path / "file" / "run")
+def test_a_workdir_that_cannot_be_written_is_refused(data_dir, tmp_path, monkeypatch):
+    """A folder of somebody else's: root may write everywhere, so it steps down to another user for the attempt."""
+    claim, user = train._claim, os.geteuid()
+
+    def claim_as_nobody(*args):
+        os.seteuid(65534 if user == 0 else user)
+        try:
+            claim(*args)
+        finally:
+            os.seteuid(user)
+
+    monkeypatch.setattr(train, "_claim", claim_as_nobody)
+    (tmp_path / "readonly").mkdir(mode=0o555)
+    with pytest.raises(ConfigError, match=r"readonly; expected a folder that can be written, but: .*Permission denied"):
+        pretrain(config_for(data_dir), tmp_path / "readonly")
+    assert not list((tmp_path / "readonly").iterdir())
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(finished, tmp_path, monkeypatch):
+    """From step 7 on no file may grow beyond a few bytes; with room again, the run ends as if nothing had been."""
+    workdir, config, _ = finished
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    class Full(train.Watch):
+        def log(self, step, metrics):
+            super().log(step, metrics)
+            if step == 7:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (64, limit[1]))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "Watch", Full)
+        try:
+            with pytest.raises(TrainingError, match=r"cannot go on \(.*the newest whole checkpoint is of step [36]"):
+                pretrain(config, tmp_path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert final_state(tmp_path, config).step in (3, 6)
+    pretrain(config, tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, final_state(tmp_path, config).state, final_state(workdir, config).state)
+    assert trajectory(tmp_path) == trajectory(workdir)
+
+
+def test_a_damaged_newest_checkpoint_costs_a_few_steps_and_nothing_else(finished, tmp_path, caplog):
+    workdir, config, _ = finished
+    shutil.copytree(workdir, tmp_path, dirs_exist_ok=True)
+    for path in (tmp_path / "checkpoints" / "12").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    pretrain(config, tmp_path)
+    assert "checkpoint 12" in caplog.text
+    assert "set aside" in caplog.text
+    jax.tree.map(np.testing.assert_array_equal, final_state(tmp_path, config).state, final_state(workdir, config).state)
+    assert trajectory(tmp_path) == trajectory(workdir)
+
+
+def test_one_nan_is_skipped_and_counted_and_training_goes_on(data_dir, tmp_path, monkeypatch):
+    # Four steps an epoch: the seventh step begins at 1.5.
+    monkeypatch.setitem(SCHEDULES, "spike", lambda progress, epochs: jnp.where(progress == 1.5, jnp.nan, 1.0))
+    config = config_for(data_dir, optimizer__schedule="spike", checkpoint__every_steps=1, checkpoint__keep_last=12)
+    assert pretrain(config, tmp_path)["skipped"] == 1
+    lines = trajectory(tmp_path)
+    assert [line["skipped"] for line in lines] == [0] * 6 + [1] * 6
+    assert lines[6]["learning_rate"] is None
+    assert all(np.isfinite(line["loss"]) for line in lines[7:])
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep_last=12, keep_every=None, keep_best=False)
+    before, after, later = (checkpoints.restore(init_state(config), step=step).state for step in (6, 7, 8))
+    for field in ("params", "batch_stats", "mask", "opt_state", "mask_opt_state", "method_state"):
+        jax.tree.map(np.testing.assert_array_equal, getattr(after, field), getattr(before, field))
+    assert not np.array_equal(later.mask, after.mask)
 
 
 def test_endless_nan_stops_with_advice(data_dir, tmp_path, monkeypatch):

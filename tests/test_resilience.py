@@ -117,6 +117,17 @@ def start_pair(shared, workdir):
     return [start(shared, workdir, coordinator, "--processes=2", f"--process={i}", devices=2) for i in range(2)]
 
 
+def assert_same_trajectory(workdir, uninterrupted, *, steps):
+    """The losses of all steps to 1e-5; norms and extremes of small vectors, where rounding weighs more, to 1e-4."""
+    found, expected = trajectory(workdir), trajectory(uninterrupted)
+    assert [line["step"] for line in found] == [line["step"] for line in expected] == list(range(1, 41))
+    for ours, theirs in zip(found[steps], expected[steps], strict=True):
+        assert ours.keys() == theirs.keys()
+        for name, value in theirs.items():
+            tolerance = 1e-5 if name.startswith("loss") else 1e-4
+            assert ours[name] == pytest.approx(value, rel=tolerance), (ours["step"], name)
+
+
 @pytest.mark.slow
 def test_two_processes_follow_the_trajectory_of_one(shared, uninterrupted, tmp_path):
     processes = start_pair(shared, tmp_path)
@@ -124,13 +135,23 @@ def test_two_processes_follow_the_trajectory_of_one(shared, uninterrupted, tmp_p
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert "step 40/40" in outputs[0]
     assert "step 40/40" not in outputs[1]  # only the main process talks
-    found, expected = trajectory(tmp_path), trajectory(uninterrupted)
-    assert [line["step"] for line in found] == list(range(1, 41))
-    for ours, theirs in zip(found[:5], expected[:5], strict=True):
-        for name, value in theirs.items():
-            # Rounding grows along a float32 trajectory; test_train_step follows one in float64.
-            tolerance = 1e-5 if ours["step"] == 1 else 1e-3
-            assert ours[name] == pytest.approx(value, rel=tolerance), (ours["step"], name)
+    assert_same_trajectory(tmp_path, uninterrupted, steps=slice(None))
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_devices(shared, uninterrupted, tmp_path):
+    """Two devices, then four, then one: the same trajectory as one device all the way."""
+    for devices, goal in ((2, 10), (4, 25)):
+        process = start(shared, tmp_path, devices=devices)
+        while lines(tmp_path) < goal and process.poll() is None:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 143, errors
+        assert f"on {devices} cpu device(s)" in errors
+    code, errors = run(shared, tmp_path)
+    assert code == 0, errors
+    assert_same_trajectory(tmp_path, uninterrupted, steps=slice(None))
 
 
 @pytest.mark.slow
