@@ -1,0 +1,148 @@
+"""Tables as Markdown and CSV, figures as PNG, and what many experiments draw alike."""
+
+import csv
+import io
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from metamask_jax import plots
+from metamask_jax.experiments.base import Label, Report, Results, Table
+from metamask_jax.experiments.statistics import difference_text, mean_text, paired_difference
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLORS = (plots.BLUE, plots.ORANGE, plots.TEAL, plots.VIOLET, plots.SLATE)
+
+
+def write(report: Report, folder: pathlib.Path, *, title: str, stated: str, command: str) -> str:
+    """Writes README.md, one CSV a table and one PNG a figure; returns the Markdown."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = [f"## {title}", f"Scale: {stated}. Command: `{command}`"]
+    for number, table in enumerate(report.tables):
+        parts += [table.caption, markdown(table)]
+        (folder / f"table{number or ''}.csv").write_text(comma_separated(table))
+    for name, figure in report.figures.items():
+        (folder / f"{name}.png").write_bytes(plots.to_png(figure))
+        parts.append(f"![{name}]({name}.png)")
+    text = "\n\n".join(parts) + "\n"
+    (folder / "README.md").write_text(text)
+    return text
+
+
+def markdown(table: Table) -> str:
+    """A table with aligned columns.
+
+    Example:
+      >>> print(markdown(Table("", ("a", "b"), [("1", "22")])))
+      | a | b  |
+      |---|----|
+      | 1 | 22 |
+    """
+    widths = [max(len(cell) for cell in column) for column in zip(table.header, *table.rows, strict=True)]
+    lines = [
+        " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in (table.header, *table.rows)
+    ]
+    rule = "|".join("-" * (w + 2) for w in widths)
+    return "\n".join([f"| {lines[0]} |", f"|{rule}|", *(f"| {line} |" for line in lines[1:])])
+
+
+def comma_separated(table: Table) -> str:
+    """A table as CSV."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows((table.header, *table.rows))
+    return file.getvalue()
+
+
+def comparison(
+    results: Results,
+    *,
+    caption: str,
+    by: str,
+    names: Mapping[Label, str],
+    base: Label | None,
+    quantity: str,
+    paper: Mapping[Label, float],
+) -> Table:
+    """One row a level of a label: mean, difference to the base's with its interval, and the paper's number."""
+    reference = results.where(**{by: base}).of(quantity) if base is not None else {}
+    rows = []
+    for level in results.levels(by):
+        values = results.where(**{by: level}).of(quantity)
+        difference = paired_difference(values, reference) if reference and level != base else None
+        rows.append(
+            (
+                names.get(level, str(level)),
+                mean_text(values),
+                difference_text(difference) if difference else "",
+                f"{paper[level]:.2f}" if level in paper else "",
+            )
+        )
+    against = f"difference to {names.get(base, str(base))} [95 %]" if base is not None else "difference"
+    return Table(caption, ("", "accuracy (%)", against, "paper (%)"), rows)
+
+
+def lines(
+    results: Results,
+    *,
+    by: str,
+    over: str,
+    quantity: str,
+    xlabel: str,
+    ylabel: str,
+    names: Mapping[Label, str],
+    log: bool,
+) -> "Figure":
+    """Means over a numeric label with bars of one standard deviation, one line a level of another label."""
+    figure, axis = plots.new_figure(plots.WIDTH)
+    for level, color in zip(results.levels(by), COLORS, strict=False):
+        part = results.where(**{by: level})
+        xs = sorted(float(x) for x in part.levels(over))
+        samples = [100 * np.array(list(part.where(**{over: x}).of(quantity).values())) for x in xs]
+        spread = [s.std(ddof=1) if len(s) > 1 else 0.0 for s in samples]
+        axis.errorbar(
+            xs,
+            [s.mean() for s in samples],
+            spread,
+            color=color,
+            linewidth=1.8,
+            marker="o",
+            markersize=4,
+            capsize=3,
+            label=names.get(level, str(level)),
+        )
+    if log:
+        axis.set_xscale("log")
+    plots.style(axis, xlabel, ylabel)
+    plots.legend(axis)
+    return figure
+
+
+def bars(
+    results: Results,
+    *,
+    by: str,
+    quantity: str,
+    names: Mapping[Label, str],
+    ylabel: str,
+    paper: Mapping[Label, float],
+) -> "Figure":
+    """One bar a level, with one standard deviation, the single seeds as dots and the paper's number as a line."""
+    figure, axis = plots.new_figure(plots.WIDTH)
+    levels: Sequence[Label] = results.levels(by)
+    for place, level in enumerate(levels):
+        values = 100 * np.array(list(results.where(**{by: level}).of(quantity).values()))
+        spread = values.std(ddof=1) if len(values) > 1 else 0.0
+        axis.bar(place, values.mean(), yerr=spread, color=COLORS[place % len(COLORS)], width=0.6, alpha=0.85, capsize=3)
+        axis.plot([place] * len(values), values, "o", color=plots.INK, markersize=3)
+        if level in paper:
+            axis.hlines(paper[level], place - 0.35, place + 0.35, color=plots.INK, linestyle="--", linewidth=1.4)
+    axis.set_xticks(range(len(levels)), [names.get(level, str(level)) for level in levels])
+    plots.style(axis, "", ylabel)
+    if paper:
+        axis.plot([], [], color=plots.INK, linestyle="--", label="paper (its own setting)")
+        plots.legend(axis)
+    return figure

@@ -1,0 +1,150 @@
+"""Runs the cells of a grid: finished ones are skipped, failed ones are reported and the rest goes on."""
+
+import hashlib
+import json
+import logging
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from metamask_jax.config import flatten, validate
+from metamask_jax.experiments.base import Cell, Experiment, Label, Result, Results
+from metamask_jax.experiments.scales import Scale
+from metamask_jax.watch import write_atomically
+
+_log = logging.getLogger("metamask_jax.experiments")
+_NOT_THE_RUN = ("data.dir", "data.prefetch", "log.", "checkpoint.")  # of no influence on what comes out
+
+
+class Job(NamedTuple):
+    """One cell with one seed.
+
+    Attributes:
+      name: for people and the command line.
+      cell: what to run.
+      config: with the seed, validated.
+      workdir: where; experiments that need the same run share it.
+    """
+
+    name: str
+    cell: Cell
+    config: ConfigDict
+    workdir: pathlib.Path
+
+    def missing(self) -> list[str]:
+        """The measures that are not there yet."""
+        return [name for name in self.cell.measures if not self.path(name).exists()]
+
+    def path(self, measure: str) -> pathlib.Path:
+        """Where a measure is kept."""
+        return self.workdir / "measures" / f"{measure}.json"
+
+
+def plan(experiment: Experiment, scale: Scale, *, seeds: Sequence[int], out: pathlib.Path, data_dir: str) -> list[Job]:
+    """All jobs of an experiment, seed by seed, so that every stop leaves whole tables of fewer seeds."""
+    jobs = []
+    for seed in seeds:
+        for cell in experiment.cells(scale):
+            config = cell.config.copy_and_resolve_references()
+            config.train.seed = seed
+            config.data.dir = data_dir
+            config = validate(config)
+            name = "-".join(str(value) for value in (*cell.labels.values(), f"seed{seed}")).replace(" ", "_")
+            jobs.append(Job(name, cell, config, out / "cells" / _folder(config)))
+    return jobs
+
+
+def _folder(config: ConfigDict) -> str:
+    """A readable name that is the same for the same run."""
+    values = {key: value for key, value in flatten(config).items() if not key.startswith(_NOT_THE_RUN)}
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True, default=list).encode()).hexdigest()[:10]
+    return f"{config.data.name}-{config.encoder.name}-{config.method.name}-seed{config.train.seed}-{digest}"
+
+
+def only(jobs: list[Job], labels: dict[str, Label]) -> list[Job]:
+    """The jobs whose labels, as text, are the given ones."""
+    return [j for j in jobs if all(str(j.cell.labels.get(key)) == str(value) for key, value in labels.items())]
+
+
+def run_job(job: Job) -> None:
+    """Pretrains, going on where an earlier attempt stopped, and takes the measures that are missing."""
+    from metamask_jax.experiments.measures import measure
+    from metamask_jax.train import pretrain
+
+    if not (job.workdir / "result.json").exists():
+        pretrain(job.config, job.workdir)
+    for name in job.missing():
+        values = measure(name, job.workdir)
+        job.path(name).parent.mkdir(exist_ok=True)
+        write_atomically(job.path(name), json.dumps(values))
+
+
+def run_all(jobs: list[Job], *, commands: list[list[str]], workers: int) -> list[str]:
+    """Runs the jobs that are not finished.
+
+    Args:
+      jobs: all of them.
+      commands: of each job, to run it in a process of its own.
+      workers: how many at a time; 1 runs them in this process.
+
+    Returns:
+      One sentence for each job that failed.
+    """
+    waiting = [pair for pair in zip(jobs, commands, strict=True) if pair[0].missing()]
+    _log.info("%d of %d cells are finished", len(jobs) - len(waiting), len(jobs))
+    attempt = _in_another_process if workers > 1 else _in_this_process
+    began, failures = time.monotonic(), []
+    with ThreadPoolExecutor(workers) if workers > 1 else _Inline() as pool:
+        for done, ((job, _), failure) in enumerate(zip(waiting, pool.map(attempt, waiting), strict=True), start=1):
+            minutes = (time.monotonic() - began) / done * (len(waiting) - done) / 60
+            _log.info("[%d/%d] %s: %s, %.0f min left", done, len(waiting), job.name, failure or "done", minutes)
+            if failure:
+                failures.append(f"{job.name}: {failure}")
+    return failures
+
+
+def _in_this_process(pair: tuple[Job, list[str]]) -> str | None:
+    """Runs a job; returns what went wrong, for the rest of the grid should not suffer."""
+    try:
+        run_job(pair[0])
+    except Exception as error:
+        _log.debug("", exc_info=error)
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    return None
+
+
+def _in_another_process(pair: tuple[Job, list[str]]) -> str | None:
+    found = subprocess.run([sys.executable, *pair[1]], capture_output=True, text=True, check=False)
+    return found.stderr.strip().splitlines()[-1] if found.returncode else None
+
+
+class _Inline:
+    """An executor of one worker that is this thread, where JAX and its signals are."""
+
+    map = staticmethod(map)
+
+    def __enter__(self) -> "_Inline":
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+
+def collect(jobs: list[Job]) -> Results:
+    """What the finished jobs measured."""
+    results = []
+    for job in jobs:
+        if not job.missing():
+            values = {
+                f"{name}.{key}": value
+                for name in job.cell.measures
+                for key, value in json.loads(job.path(name).read_text()).items()
+            }
+            results.append(Result(job.cell.labels, job.config.train.seed, values))
+    return Results(results)

@@ -1,0 +1,110 @@
+"""Every file in configs/ trains two steps on stand-in data of its dataset's shape, with a narrow network."""
+
+import io
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from metamask_jax.config import apply_overrides, load_config
+from metamask_jax.train import pretrain
+from metamask_jax.watch import read_json_lines
+
+CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
+# Of each public set: its splits, the height and width of its pictures (None where they vary), its number of classes.
+PUBLIC = {
+    "cifar10": (("train", "test"), 32, 10),
+    "cifar100": (("train", "test"), 32, 100),
+    "stl10": (("train", "test", "unlabelled"), 96, 10),
+    "imagenet2012": (("train", "validation"), None, 1000),
+}
+NARROW = {
+    "train.batch_size": "8",
+    "train.steps": "2",
+    "encoder.width": "0.0625",
+    "method.head": "(16, 8)",
+    "loss.drr_head": "(16,)",
+    "eval.size": "8",
+    "eval.batch_size": "8",
+    "eval.k": "3",
+    "log.every_steps": "1",
+}
+
+
+class StandIn(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """Eight pictures of noise a split, under the name of a public set."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        _, size, classes = PUBLIC[self.name]
+        features = {
+            "image": tfds.features.Image(shape=(size, size, 3), encoding_format="png"),
+            "label": tfds.features.ClassLabel(num_classes=classes),
+        }
+        return tfds.core.DatasetInfo(
+            builder=self, features=tfds.features.FeaturesDict(features), supervised_keys=("image", "label")
+        )
+
+    def _split_generators(self, dl_manager):
+        return {split: self._generate_examples() for split in PUBLIC[self.name][0]}
+
+    def _generate_examples(self):
+        size = PUBLIC[self.name][1] or 40
+        pictures = np.random.default_rng(0).integers(0, 256, (8, size, size, 3), np.uint8)
+        for index, picture in enumerate(pictures):
+            yield index, {"image": encoded(picture), "label": index}
+
+
+def encoded(picture):
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "png")
+    file.seek(0)
+    return file
+
+
+def prepare_public(name, data_dir):
+    builder = type(name, (StandIn,), {"name": name, "__module__": __name__}, skip_registration=True)
+    builder(data_dir=data_dir, file_format="array_record").download_and_prepare()
+
+
+def prepare_tiny_imagenet(root):
+    """The official layout of one class."""
+    picture = encoded(np.zeros((64, 64, 3), np.uint8)).getvalue()
+    for folder in (root / "train" / "n01" / "images", root / "val" / "images"):
+        folder.mkdir(parents=True)
+    (root / "wnids.txt").write_text("n01\n")
+    (root / "words.txt").write_text("n01\tcrane\n")
+    for index in range(8):
+        (root / "train" / "n01" / "images" / f"n01_{index}.JPEG").write_bytes(picture)
+        (root / "val" / "images" / f"val_{index}.JPEG").write_bytes(picture)
+    (root / "val" / "val_annotations.txt").write_text("".join(f"val_{i}.JPEG\tn01\t0\t0\t63\t63\n" for i in range(8)))
+
+
+@pytest.fixture(scope="session")
+def stand_ins(tmp_path_factory):
+    """Overrides that point each dataset at its stand-in."""
+    data_dir = tmp_path_factory.mktemp("stand_ins")
+    for name in PUBLIC:
+        prepare_public(name, data_dir)
+    prepare_tiny_imagenet(data_dir / "tiny-imagenet-200")
+    overrides = {name: {"data.dir": str(data_dir)} for name in (*PUBLIC, "tiny_imagenet", "confounded_shapes")}
+    overrides["tiny_imagenet"]["data.options.path"] = str(data_dir / "tiny-imagenet-200")
+    overrides["confounded_shapes"] |= {"data.options.train_size": "16", "data.options.test_size": "8"}
+    return overrides
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [*sorted(path.name for path in CONFIGS.glob("*.py")), "cifar10_resnet18.py:paper"], ids=str
+)
+def test_two_steps_of_every_config(name, stand_ins, tmp_path):
+    config = load_config(str(CONFIGS / name))
+    result = pretrain(apply_overrides(config, NARROW | stand_ins[config.data.name]), tmp_path)
+    assert (result["steps"], result["skipped"]) == (2, 0)
+    for line in read_json_lines(tmp_path / "metrics.jsonl"):
+        assert np.isfinite(line["loss"])
+        assert np.isfinite(line["loss_outer"])
+    assert (tmp_path / "report.html").exists()

@@ -1,0 +1,170 @@
+"""The experiments at their smallest: every one runs, a grid survives interruption, tables say what they must."""
+
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from metamask_jax.experiments import EXPERIMENTS, scales
+from metamask_jax.experiments import runner as runner_module
+from metamask_jax.experiments.__main__ import main
+from metamask_jax.experiments.base import Result, Results
+from metamask_jax.experiments.output import comparison
+from metamask_jax.experiments.statistics import Difference, difference_text, mean_text, paired_difference
+from tests import tiny  # noqa: F401 - registers its encoder
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def tiny_smoke(dataset, encoder):
+    """The smoke scale's configuration with an encoder that compiles in seconds."""
+    config = scales._smoke(dataset, encoder)
+    config.encoder.name = "tiny"
+    return config
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """Runs and data that the tests of this file share."""
+    return tmp_path_factory.mktemp("experiments")
+
+
+@pytest.fixture(autouse=True)
+def tiny_scale(monkeypatch):
+    monkeypatch.setitem(scales.SCALES, "smoke", scales.SCALES["smoke"]._replace(base=tiny_smoke))
+
+
+def command(folder, name, *flags):
+    return main([name, "--scale=smoke", f"--out={folder / 'out'}", f"--data_dir={folder / 'data'}", *flags])
+
+
+def test_the_list_has_every_experiment_of_the_paper_and_its_cost(capsys):
+    assert main(["list", "--scale=cpu"]) == 0
+    printed = capsys.readouterr().out
+    ids = ["T1", "T2", "F1a", "F1b", "F2", "F4", "F5", "F6", "T3", "T4", "T5", "T6", "F7", "F8", "TH"]
+    assert [line.split()[0] for line in printed.splitlines()[1:16]] == ids
+    assert all("min" in line for line in printed.splitlines()[1:])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["T9"], "T9; expected list, report or one of T1, T2"),
+        (["T1", "--scale=huge"], "--scale huge; expected one of full, cpu, smoke"),
+        (["F8", "--scale=smoke", "--only", "run=Nothing"], "--only run=Nothing; no cell of F8 has these labels"),
+        (["F8", "--scale=smoke", "--cell", "x"], "--cell x; expected one of SimCLR-seed0"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(flags, message, capsys):
+    assert main(flags) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_every_full_scale_cell_is_a_valid_configuration():
+    for name, experiment in EXPERIMENTS.items():
+        jobs = runner_module.plan(
+            experiment, scales.SCALES["full"], seeds=[0], out=pathlib.Path("out"), data_dir="data"
+        )
+        assert jobs, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_runs(name, folder, capsys):
+    assert command(folder, name) == 0, capsys.readouterr().err
+    written = folder / "out" / "smoke" / name
+    text = (written / "README.md").read_text()
+    assert "smoke test: two steps" in text
+    assert "missing" not in text
+    assert (written / "table.csv").read_text().count("\n") >= 2
+    for figure in written.glob("*.png"):
+        assert f"![{figure.stem}]({figure.name})" in text
+
+
+def test_a_failed_cell_is_reported_retried_and_does_not_stop_the_rest(folder, tmp_path, monkeypatch, capsys):
+    import metamask_jax.train
+
+    pretrain = metamask_jax.train.pretrain
+
+    def fail_for_one(config, workdir):
+        if config.loss.alpha == 1.0:
+            raise RuntimeError("a bad day")
+        return pretrain(config, workdir)
+
+    shared = ["F5", "--scale=smoke", f"--out={tmp_path}", f"--data_dir={folder / 'data'}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(metamask_jax.train, "pretrain", fail_for_one)
+        assert main(shared) == 1
+    found = capsys.readouterr()
+    assert "failed: MetaMask-1.0-seed0: RuntimeError: a bad day; the same command tries it again" in found.err
+    assert "1 of 2 cells are missing" in found.out
+    assert "| 100 " in found.out
+    assert main(shared) == 0
+    assert "missing" not in capsys.readouterr().out
+
+
+def test_printed_commands_run_one_cell_each(folder, capsys):
+    assert command(folder, "F5", "--print-commands") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    program, _, _, *flags = shlex.split(lines[0])
+    assert program == "python"
+    assert main(flags) == 0
+    assert command(folder, "F5") == 0
+
+
+@pytest.mark.slow
+def test_a_killed_grid_loses_no_finished_cell_and_gives_the_same_table(folder, tmp_path):
+    script = "import sys, tests.test_experiments as t; from metamask_jax.experiments import scales, __main__ as m\n"
+    script += (
+        "scales.SCALES['smoke'] = scales.SCALES['smoke']._replace(base=t.tiny_smoke)\nsys.exit(m.main(sys.argv[1:]))"
+    )
+
+    def start(out):
+        flags = ["F8", "--scale=smoke", "--seeds=2", f"--out={out}", f"--data_dir={folder / 'data'}"]
+        return subprocess.Popen(
+            [sys.executable, "-c", script, *flags], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
+        )
+
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert start(whole).wait(timeout=300) == 0
+    process = start(broken)
+    while len(finished := sorted(broken.glob("smoke/cells/*/measures/knn.json"))) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    times = {path: path.stat().st_mtime_ns for path in finished}
+    assert start(broken).wait(timeout=300) == 0
+    assert {path: path.stat().st_mtime_ns for path in finished} == times
+    table = "smoke/F8/table.csv"
+    assert (broken / table).read_text() == (whole / table).read_text()
+
+
+def test_differences_are_paired_by_seed_and_carry_their_noise():
+    values, base = {0: 0.50, 1: 0.60, 2: 0.70, 9: 0.0}, {0: 0.40, 1: 0.50, 2: 0.60}
+    constant = paired_difference(values, base)
+    assert constant.mean == pytest.approx(0.1)
+    assert constant.half_width == pytest.approx(0.0, abs=1e-12)
+    assert constant.pairs == 3
+    noisy = paired_difference({0: 0.5, 1: 0.3}, {0: 0.4, 1: 0.4})
+    assert noisy.half_width == pytest.approx(12.706 * np.std([0.1, -0.1], ddof=1) / np.sqrt(2), rel=1e-4)
+    assert not noisy.beyond_noise
+    assert difference_text(noisy).endswith("within noise")
+    assert difference_text(Difference(0.02, 0.01, 3)) == "+2.00 [+1.00, +3.00]"
+    assert mean_text({0: 0.5, 1: 0.7}) == "60.00 ± 14.14 (2)"
+
+
+def test_a_comparison_shows_the_papers_number_and_the_difference_to_the_base():
+    results = Results(
+        [Result({"run": run}, seed, {"q": v + seed / 100}) for run, v in (("a", 0.5), ("b", 0.6)) for seed in range(3)]
+    )
+    table = comparison(results, caption="", by="run", names={"b": "B"}, base="a", quantity="q", paper={"b": 86.01})
+    assert table.rows[0] == ("a", "51.00 ± 1.00 (3)", "", "")
+    assert table.rows[1] == ("B", "61.00 ± 1.00 (3)", "+10.00 [+10.00, +10.00]", "86.01")
