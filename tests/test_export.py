@@ -1,77 +1,22 @@
-"""Encoders taken out of a run: the files' layout, what PyTorch makes of it, and the proof of equality."""
+"""Encoders taken out of a run: files of every format, the proof of equality, and the commands."""
 
 import json
 import pathlib
 import types
-from functools import partial
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
 from metamask_jax.checkpoint import Checkpoints
-from metamask_jax.config import apply_overrides, default_config, to_json, validate
+from metamask_jax.config import apply_overrides, to_json
 from metamask_jax.data.augment.presets import IMAGENET_MEAN, IMAGENET_STD
 from metamask_jax.evaluate.features import make_extractor
 from metamask_jax.evaluate.workdir import Run
 from metamask_jax.export import ExportError, export_encoder, load_encoder, read_export, verify_export
 from metamask_jax.export.__main__ import main
-from metamask_jax.export.torchvision import to_torchvision, torchvision_features
-from metamask_jax.train_step import build_encoder, init_state
-
-VARIANTS = [
-    ("resnet18", 1.0, "cifar", 32),
-    ("resnet18", 0.25, "imagenet", 64),
-    ("resnet34", 0.125, "cifar", 16),
-    ("resnet50", 0.25, "imagenet", 64),
-]
-
-
-def config_of(name: str = "resnet18", width: float = 0.125, stem: str = "cifar", image_size: int = 32) -> ConfigDict:
-    config = default_config()
-    config.encoder.update(name=name, width=width, stem=stem)
-    config.data.image_size = image_size
-    config.method.head = (8, 4)
-    config.loss.drr_head = (8,)
-    return validate(config)
-
-
-def fill(shapes: Any) -> Any:
-    """Random weights and BatchNorm statistics of an encoder; nothing has to be compiled for them."""
-    random = np.random.default_rng(0)
-
-    def one(path: tuple, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
-        values = random.normal(size=leaf.shape).astype(np.float32)
-        if path[-1].key in ("scale", "var"):
-            return np.abs(values) * 0.2 + 0.9
-        return values * (2 / max(1, np.prod(leaf.shape[:-1]))) ** 0.5 if values.ndim > 1 else 0.1 * values
-
-    return jax.tree_util.tree_map_with_path(one, shapes)
-
-
-def run_of(config: ConfigDict) -> Run:
-    """A run of which only the encoder and the mask exist."""
-    encoder = build_encoder(config, axis_name=None)
-    image = jnp.zeros((2, config.data.image_size, config.data.image_size, 3))
-    variables = fill(jax.eval_shape(partial(encoder.init, train=True), jax.random.key(0), image))
-    mask = np.random.default_rng(1).normal(size=encoder.features).astype(np.float32)
-    state = types.SimpleNamespace(
-        params={"encoder": variables["params"]}, batch_stats={"encoder": variables["batch_stats"]}, mask=mask
-    )
-    return Run(pathlib.Path("nowhere"), config, state, 7)  # type: ignore[arg-type]
-
-
-def inputs_of(run: Run, count: int = 5) -> np.ndarray:
-    size = run.config.data.image_size
-    return np.random.default_rng(2).normal(size=(count, size, size, 3)).astype(np.float32)
-
-
-def features_of(run: Run, x: np.ndarray) -> np.ndarray:
-    variables = {"params": run.state.params["encoder"], "batch_stats": run.state.batch_stats["encoder"]}
-    return np.asarray(build_encoder(run.config, axis_name=None).apply(variables, x, train=False))
+from metamask_jax.state import init_state
+from tests.untrained import config_of, run_of
 
 
 @pytest.fixture(scope="module")
@@ -96,127 +41,6 @@ def workdir(tmp_path_factory: pytest.TempPathFactory, small: Run) -> pathlib.Pat
         checkpoints.save(step, state, config=to_json(small.config), metric=None)
     checkpoints.close()
     return folder
-
-
-def torch_resnet(tensors: dict[str, np.ndarray], *, stem: str, bottleneck: bool) -> Any:
-    """A ResNet of torchvision's shape in PyTorch, sized by the tensors, its modules named as torchvision's."""
-    torch = pytest.importorskip("torch")
-    nn = torch.nn
-
-    def conv(weight: np.ndarray, stride: int) -> Any:
-        out, into, window, _ = weight.shape
-        return nn.Conv2d(into, out, window, stride=stride, padding=window // 2, bias=False)
-
-    class Block(nn.Module):
-        def __init__(self, prefix: str, stride: int) -> None:
-            super().__init__()
-            strides = (1, stride, 1) if bottleneck else (stride, 1)
-            self.count = len(strides)
-            for i, step in enumerate(strides, start=1):
-                weight = tensors[f"{prefix}.conv{i}.weight"]
-                self.add_module(f"conv{i}", conv(weight, step))
-                self.add_module(f"bn{i}", nn.BatchNorm2d(len(weight)))
-            self.downsample = None
-            if (weight := tensors.get(f"{prefix}.downsample.0.weight")) is not None:
-                self.downsample = nn.Sequential(conv(weight, stride), nn.BatchNorm2d(len(weight)))
-
-        def forward(self, x: Any) -> Any:
-            y = x
-            for i in range(1, self.count + 1):
-                y = self.get_submodule(f"bn{i}")(self.get_submodule(f"conv{i}")(y))
-                y = y.relu() if i < self.count else y
-            return ((x if self.downsample is None else self.downsample(x)) + y).relu()
-
-    class ResNet(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv1 = conv(tensors["conv1.weight"], 2 if stem == "imagenet" else 1)
-            self.bn1 = nn.BatchNorm2d(len(tensors["conv1.weight"]))
-            self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if stem == "imagenet" else nn.Identity()
-            for stage in range(1, 5):
-                count = len({name.split(".")[1] for name in tensors if name.startswith(f"layer{stage}.")})
-                blocks = [Block(f"layer{stage}.{i}", 2 if stage > 1 and i == 0 else 1) for i in range(count)]
-                self.add_module(f"layer{stage}", nn.Sequential(*blocks))
-            fc = tensors.get("fc.weight")
-            self.fc = nn.Identity() if fc is None else nn.Linear(fc.shape[1], fc.shape[0])
-
-        def forward(self, x: Any) -> Any:
-            x = self.maxpool(self.bn1(self.conv1(x)).relu())
-            for stage in range(1, 5):
-                x = self.get_submodule(f"layer{stage}")(x)
-            return self.fc(x.mean((2, 3)))
-
-    model = ResNet()
-    model.load_state_dict({name: torch.from_numpy(array) for name, array in tensors.items()}, strict=True)
-    return model.eval()
-
-
-@pytest.mark.parametrize(("name", "width", "stem", "image_size"), VARIANTS)
-def test_pytorch_gives_the_same_features(
-    name: str, width: float, stem: str, image_size: int, tmp_path: pathlib.Path
-) -> None:
-    torch = pytest.importorskip("torch")
-    from safetensors.torch import load_file
-
-    run = run_of(config_of(name, width, stem, image_size))
-    path = tmp_path / "encoder.safetensors"
-    export_encoder(run, path, format="safetensors", mask="apart")
-    tensors = {key: value.numpy() for key, value in load_file(path).items()}
-    mask = tensors.pop("mask")
-    model = torch_resnet(tensors, stem=stem, bottleneck=name == "resnet50")
-    x = inputs_of(run)
-    with torch.no_grad():
-        found = model(torch.from_numpy(x.transpose(0, 3, 1, 2).copy())).numpy()
-    expected = features_of(run, x)
-    assert np.abs(expected).max() > 0.1
-    assert len(np.unique(expected.round(4), axis=0)) == len(x), "pictures should differ in their features"
-    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max(), rtol=0)
-    np.testing.assert_array_equal(mask, run.mask_weights)
-
-
-def test_pytorch_gives_masked_features_where_the_mask_is_folded_in(small: Run, tmp_path: pathlib.Path) -> None:
-    torch = pytest.importorskip("torch")
-    path = tmp_path / "encoder.safetensors"
-    export_encoder(small, path, format="safetensors", mask="folded")
-    model = torch_resnet(read_export(path).arrays, stem="cifar", bottleneck=False)
-    x = inputs_of(small)
-    with torch.no_grad():
-        found = model(torch.from_numpy(x.transpose(0, 3, 1, 2).copy())).numpy()
-    expected = features_of(small, x) * small.mask_weights
-    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max(), rtol=0)
-
-
-@pytest.mark.parametrize(("name", "width", "stem", "image_size"), VARIANTS[1:])
-def test_the_files_own_reading_gives_the_same_features(name: str, width: float, stem: str, image_size: int) -> None:
-    run = run_of(config_of(name, width, stem, image_size))
-    tensors = to_torchvision(run.state.params["encoder"], run.state.batch_stats["encoder"], batches=3)
-    floats = {key: value for key, value in tensors.items() if value.dtype == np.float32}
-    x = inputs_of(run)
-    expected = features_of(run, x)
-    found = torchvision_features(floats, x.transpose(0, 3, 1, 2))
-    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max(), rtol=0)
-
-
-def test_names_and_shapes_are_torchvisions() -> None:
-    run = run_of(config_of("resnet50", 1.0, "imagenet", 64))
-    tensors = to_torchvision(run.state.params["encoder"], run.state.batch_stats["encoder"], batches=14)
-    # As torchvision.models.resnet50().state_dict() has them, without fc: 53 convolutions, 5 tensors a BatchNorm.
-    assert len(tensors) == 53 + 53 * 5
-    shapes = {
-        "conv1.weight": (64, 3, 7, 7),
-        "bn1.running_var": (64,),
-        "layer1.0.conv1.weight": (64, 64, 1, 1),
-        "layer1.0.conv2.weight": (64, 64, 3, 3),
-        "layer1.0.conv3.weight": (256, 64, 1, 1),
-        "layer1.0.downsample.0.weight": (256, 64, 1, 1),
-        "layer1.0.downsample.1.running_mean": (256,),
-        "layer3.5.bn2.bias": (256,),
-        "layer4.2.conv3.weight": (2048, 512, 1, 1),
-        "layer4.2.bn3.num_batches_tracked": (),
-    }
-    assert {name: tensors[name].shape for name in shapes} == shapes
-    assert tensors["bn1.num_batches_tracked"] == 14
-    assert sum(array.size for name, array in tensors.items() if name.endswith(("weight", "bias"))) == 23_508_032
 
 
 @pytest.mark.parametrize("format_", ["safetensors", "npz", "msgpack"])

@@ -4,12 +4,12 @@ python -m metamask_jax.export --workdir DIR --out FILE [--format safetensors|npz
 python -m metamask_jax.export --workdir DIR --verify FILE
 """
 
+import logging
 import pathlib
 import sys
 from collections.abc import Sequence
 
-from metamask_jax.command_line import _guarded as guarded
-from metamask_jax.command_line import _Parser as Parser
+from metamask_jax.command_line import Parser, guarded, keep_compiled_programs
 from metamask_jax.evaluate.workdir import load_run
 from metamask_jax.export.files import read_export
 from metamask_jax.export.write import FORMATS, MASKS, TOLERANCE, Difference, export_encoder, verify_export
@@ -26,6 +26,8 @@ def _export(arguments: Sequence[str]) -> int:
     parser.add_argument("--mask", choices=MASKS, default="apart", help="where the mask goes (%(default)s)")
     flags = parser.parse_args(arguments)
     step = flags.step or (str(read_export(flags.verify).metadata["step"]) if flags.verify else "last")
+    logging.getLogger("absl").setLevel(logging.ERROR)  # orbax warns of having been asked not to write
+    keep_compiled_programs()
     run = load_run(flags.workdir, step=int(step) if step.isdecimal() else step)
     if flags.verify:
         difference = verify_export(flags.verify, run)

@@ -15,7 +15,7 @@ from metamask_jax.data.augment import PRESETS, CenterCrop, example_keys, make_au
 from metamask_jax.evaluate.features import eval_view
 from metamask_jax.evaluate.workdir import Run, load_run
 from metamask_jax.models import Encoder
-from metamask_jax.train_step import build_encoder
+from metamask_jax.state import build_encoder
 
 PyTree = Any
 

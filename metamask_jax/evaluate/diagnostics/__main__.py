@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from metamask_jax import plots
-from metamask_jax.command_line import _guarded as guarded
-from metamask_jax.command_line import _Parser as Parser
+from metamask_jax.command_line import Parser, guarded, keep_compiled_programs
 from metamask_jax.config import ConfigError
 from metamask_jax.evaluate.diagnostics.subject import Subject
 from metamask_jax.evaluate.diagnostics.suite import DIAGNOSTICS, Outcome
@@ -74,6 +73,8 @@ def _diagnose(arguments: Sequence[str]) -> int:
     for name in ("size", "trials"):
         if vars(flags)[name] < 1:
             raise ConfigError(f"--{name} {vars(flags)[name]}; expected a whole number >= 1")
+    logging.getLogger("absl").setLevel(logging.ERROR)  # orbax warns of having been asked not to write
+    keep_compiled_programs()
     run = load_run(flags.workdir, step=int(flags.step) if flags.step.isdecimal() else flags.step)
     subject = Subject(run, size=flags.size, classifier=flags.classifier, trials=flags.trials)
     try:

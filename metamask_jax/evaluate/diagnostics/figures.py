@@ -89,6 +89,7 @@ def information(weights: np.ndarray, found: Information, agreement: Agreement) -
     right.axvspan(-2 * agreement.chance, 2 * agreement.chance, color=SLATE, alpha=0.15, linewidth=0)
     right.axvline(0, color=INK, linewidth=0.8)
     right.set_xlim(-1, 1)
+    right.set_ylim(-0.6, max(len(order), 8) - 0.4)  # a lonely bar stays a bar
     style(right, "rank correlation with the mask (grey: two deviations of chance)", "")
     right.tick_params(axis="y", labelsize=7.5)
     right.xaxis.label.set_size(8)
@@ -113,6 +114,8 @@ def variance(pairs: Mapping[str, tuple[ConditionalVariance, ConditionalVariance]
         axis.plot((0, top), (0, top), color=SLATE, linewidth=1, linestyle="--")
         axis.scatter(unmasked.per_dimension, masked.per_dimension, s=12, color=VIOLET, alpha=0.7, linewidth=0)
         axis.set_title(name, fontsize=9, color=INK)
+        axis.locator_params(nbins=5)
+        axis.ticklabel_format(style="sci", scilimits=(-2, 3))
         style(axis, "of a dimension, unmasked", "of a dimension, masked")
     return figure
 

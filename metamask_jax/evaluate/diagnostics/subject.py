@@ -1,11 +1,9 @@
 """What the diagnostics look at: the features of a pretrained run, computed when first asked for."""
 
 import dataclasses
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from metamask_jax.data.arrays import ArraySource
@@ -86,22 +84,31 @@ class Subject:
             ]
         )
 
-    @cached_property
-    def head(self) -> ProjectionHead | None:
-        """The projection head g of the method, if its parameters are those of one such head."""
-        config = self.run.config
-        head = ProjectionHead(widths=config.method.head, last_norm=True, dtype="float32", axis_name=None)
-        like = jax.eval_shape(partial(head.init, train=False), jax.random.key(0), jnp.zeros((2, len(self.weights))))
-        return head if _shapes(like["params"]) == _shapes(self.run.state.params["method"]) else None
+    @property
+    def has_head(self) -> bool:
+        """Whether the method has a projection head."""
+        return self._head is not None
 
     def project(self, h: np.ndarray) -> np.ndarray:
         """Projections g(h) [..., out] of (masked) features [..., dim] in inference mode; h itself without a head."""
-        if self.head is None:
+        if self._head is None:
             return h
-        state = self.run.state
-        variables = {"params": state.params["method"], "batch_stats": state.batch_stats["method"]}
+        head, variables = self._head
         flat = h.reshape(-1, h.shape[-1])
-        return np.asarray(self.head.apply(variables, flat, train=False)).reshape(*h.shape[:-1], -1)
+        return np.asarray(head.apply(variables, flat, train=False)).reshape(*h.shape[:-1], -1)
+
+    @cached_property
+    def _head(self) -> tuple[ProjectionHead, dict[str, Any]] | None:
+        """The projection head with its parameters, which are the method's only ones or those under "head"."""
+        params, batch_stats = (
+            tree["method"].get("head", tree["method"]) for tree in (self.run.state.params, self.run.state.batch_stats)
+        )
+        layers = sum(name.startswith("fc") for name in params)
+        if layers == 0 or not all(name.startswith(("fc", "bn")) for name in params):
+            return None
+        widths = tuple(params[f"fc{i}"]["kernel"].shape[1] for i in range(1, layers + 1))
+        head = ProjectionHead(widths=widths, last_norm=f"bn{layers}" in params, dtype="float32", axis_name=None)
+        return head, {"params": params, "batch_stats": batch_stats}
 
     @cached_property
     def _source(self) -> Source:
@@ -110,7 +117,3 @@ class Subject:
     def _open(self, split: str) -> Source:
         source = open_configured(self.run.config.data, split=split)
         return source.first(min(self.size, len(source)))
-
-
-def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-    return {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}

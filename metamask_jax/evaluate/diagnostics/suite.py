@@ -128,13 +128,14 @@ def _below_average(subject: Subject) -> Outcome:
 def _information(subject: Subject) -> Outcome:
     found = information.measure(*subject.test, subject.factors, bins=information.BINS)
     agreement = information.agreement(subject.weights, found)
-    dominated = int(found.dominated.sum())
     values = {**found._asdict(), "mask_weights": subject.weights, "rank_correlation": agreement._asdict()}
     values |= {"bins": information.BINS, "dominated": found.dominated, "strongest_nuisance": found.strongest}
-    summary = (
-        f"{dominated} of {len(subject.weights)} dimensions dominated by a nuisance, AUC of a low weight "
-        f"{agreement.auc:.2f}; rank correlation with class {agreement.with_class:+.2f}, chance {agreement.chance:.2f}"
-    )
+    summary = f"rank correlation of weight and class {agreement.with_class:+.2f}, chance {agreement.chance:.2f}"
+    if found.about_factor:
+        summary += (
+            f"; {found.dominated.sum()} of {len(subject.weights)} dimensions dominated by a nuisance, "
+            f"AUC of a low weight {agreement.auc:.2f}, chance 0.5 +- {agreement.auc_chance:.2f}"
+        )
     return Outcome(values, summary, figures.information(subject.weights, found, agreement))
 
 
@@ -153,7 +154,7 @@ def _variance(subject: Subject) -> Outcome:
         for name in pairs
     }
     summary = ", ".join(f"Phi of {name} {a.whole:.3f}, masked {b.whole:.3f}" for name, (a, b) in pairs.items())
-    return Outcome(values | {"head": subject.head is not None}, summary, figures.variance(pairs))
+    return Outcome(values | {"head": subject.has_head}, summary, figures.variance(pairs))
 
 
 def _bounds(subject: Subject) -> Outcome:
@@ -175,7 +176,7 @@ def _bounds(subject: Subject) -> Outcome:
     inside = {name: bool(masked.lower <= value <= masked.upper) for name, value in between.items()}
     values = {
         **{name: side._asdict() | {"bounds": side.bounds._asdict()} for name, side in sides.items()},
-        **{"between": between, "inside": inside, "linear_cross_entropy": entropy, "head": subject.head is not None},
+        **{"between": between, "inside": inside, "linear_cross_entropy": entropy, "head": subject.has_head},
     }
     summary = (
         f"masked {masked.lower:.2f} to {masked.upper:.2f} nats, unmasked {unmasked.lower:.2f} to {unmasked.upper:.2f}; "
@@ -201,7 +202,7 @@ def _sides(subject: Subject, h: np.ndarray) -> _Sides:
     z = theory.normalize(subject.project(h[:, : count * batch]))
     parts = [part.astype(np.float32) for part in np.split(z, count, axis=1)]
     # The theorem's temperature, and the run's own if it has one.
-    temperatures = {1.0, subject.run.config.method.get("temperature", 1.0)}
+    temperatures = {1.0, subject.run.config.method.temperature or 1.0}
     contrast = {t: float(np.mean([nt_xent(part, temperature=t) for part in parts])) for t in sorted(temperatures)}
     flat, labels = z.reshape(-1, z.shape[-1]), np.tile(subject.test[1][: count * batch], len(z))
     negatives = len(z) * (batch - 1)
