@@ -15,7 +15,7 @@ from metamask_jax.models import ProjectionHead
 from metamask_jax.parallel import AXIS
 from metamask_jax.train_step import build_model, init_state, make_train_step
 from tests.references import relative_error
-from tests.tiny import doubled, tiny_batch, tiny_config
+from tests.tiny import doubled_start, tiny_batch, tiny_config
 
 BATCH = tiny_batch()
 
@@ -66,7 +66,7 @@ def test_is_algorithm_1(plain_views):
             "loss.alpha": "2.0",
         }
     )
-    config, state = doubled(config)
+    config, state = doubled_start(config)
     found, metrics = jitted(config)(state, BATCH)
 
     model = build_model(config, axis_name=None)
@@ -153,7 +153,7 @@ def on_devices(config, devices):
 @pytest.mark.parametrize(("devices", "accumulate"), [(2, 1), (4, 1), (4, 2)])
 def test_devices_follow_the_trajectory_of_one(plain_views, devices, accumulate):
     """Weights, statistics, mask and optimisers after five steps: in float64 nothing but the algorithm can differ."""
-    config, state = doubled(tiny_config({"train.accumulate": str(accumulate)}))
+    config, state = doubled_start(tiny_config({"train.accumulate": str(accumulate)}))
     single, step, single_step = state, on_devices(config, devices), jitted(config)
     for _ in range(5):
         state, metrics = step(state)

@@ -1,6 +1,7 @@
 """A run small enough to compile in seconds: a one-layer encoder with BatchNorm and a configuration to go with it."""
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,8 @@ from metamask_jax.data.loader import Batch
 from metamask_jax.models import ENCODERS
 from metamask_jax.models.layers import as_output, batch_norm, dense
 from metamask_jax.state import TrainState, init_state
+
+T = TypeVar("T")
 
 
 class TinyEncoder(nn.Module):
@@ -54,11 +57,16 @@ def tiny_batch(count: int = 16) -> Batch:
     return Batch(images=tiny_images(count), labels=places % 3, positions=places, indices=places + 5)
 
 
-def doubled(config: ConfigDict) -> tuple[ConfigDict, TrainState]:
-    """A float64 twin of a configuration, and its initial state: agreement can then be told from rounding."""
-    state: TrainState = jax.tree.map(
-        lambda leaf: leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, init_state(config)
+def doubled(tree: T) -> T:
+    """A pytree with its floating-point leaves in float64: agreement can then be told from rounding."""
+    return jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree
     )
+
+
+def doubled_start(config: ConfigDict) -> tuple[ConfigDict, TrainState]:
+    """The float64 twin of a configuration, and its initial state."""
+    state = doubled(init_state(config))
     config = config.copy_and_resolve_references()
     config.train.dtype = "float64"
     return config, state

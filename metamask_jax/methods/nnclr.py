@@ -4,6 +4,7 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from ml_collections import ConfigDict
 
 from metamask_jax.losses import info_nce_in_batch
@@ -41,8 +42,8 @@ def nnclr(config: ConfigDict, axis_name: str | None) -> Method:
 
 def nearest(support: Queue, z: jax.Array) -> jax.Array:
     """The row of the support set with the greatest cosine to each projection [..., dim]; a constant to derivatives."""
-    similarity = matmul(unit_norm(jax.lax.stop_gradient(z)), support.rows.T)
-    return support.rows[jnp.argmax(similarity, axis=-1)]
+    rows, z = lax.stop_gradient((support.rows, z))
+    return rows[jnp.argmax(matmul(unit_norm(z), rows.T), axis=-1)]
 
 
 NNCLR = Recipe(

@@ -10,7 +10,7 @@ from metamask_jax import train_step as module
 from metamask_jax.methods import METHODS
 from metamask_jax.parallel import AXIS
 from metamask_jax.train_step import make_train_step
-from tests.tiny import doubled, tiny_batch, tiny_config
+from tests.tiny import doubled_start, tiny_batch, tiny_config
 
 BATCH = tiny_batch()
 # A plain step of the mask, at rate one, shows the meta-gradient itself.
@@ -49,7 +49,7 @@ def compiled(name, devices):
     """The configuration, its first state and its step `(state, batch) -> (state, metrics)`, in float64."""
     with jax.enable_x64(True), pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "make_augmentation", lambda *args, **kwargs: plain_views)
-        config, state = doubled(method_config(name))
+        config, state = doubled_start(method_config(name))
         length = {"steps_per_epoch": 4, "total_steps": 12}
         if devices == 1:
             return config, state, jax.jit(make_train_step(config, **length, axis_name=None))
