@@ -74,6 +74,14 @@ def test_the_mean_classifier_scores_by_the_class_means() -> None:
     np.testing.assert_allclose(theory.mean_classifier_scores(z, labels), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_class_without_rows_takes_no_part_in_the_mean_classifier() -> None:
+    z, labels = clusters(size=30)
+    spread = np.array([0, 1, 3])[labels]  # there is no class 2
+    assert np.all(theory.mean_classifier_scores(z, spread)[:, 2] == -np.inf)
+    entropies = [theory.cross_entropy(theory.mean_classifier_scores(z, y), y) for y in (labels, spread)]
+    assert entropies[0] == entropies[1]
+
+
 def test_the_upper_bound_holds_where_views_are_drawn_from_the_class() -> None:
     """Where positives are independent draws of a class, the theorem is no more than Jensen's inequality."""
     random = np.random.default_rng(0)

@@ -30,7 +30,10 @@ def run_diagnostics(subject: Subject, names: Sequence[str]) -> dict[str, Outcome
       What was found, by name.
     """
     folder = subject.run.workdir / "diagnostics"
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--workdir {folder.parent}; expected a folder that can be written, but: {error}") from error
     found = {}
     for name in names:
         diagnostic = DIAGNOSTICS[name]
@@ -77,10 +80,7 @@ def _diagnose(arguments: Sequence[str]) -> int:
     keep_compiled_programs()
     run = load_run(flags.workdir, step=int(flags.step) if flags.step.isdecimal() else flags.step)
     subject = Subject(run, size=flags.size, classifier=flags.classifier, trials=flags.trials)
-    try:
-        found = run_diagnostics(subject, names)
-    except OSError as error:
-        raise ConfigError(f"--workdir {flags.workdir}; expected a folder that can be written, but: {error}") from error
+    found = run_diagnostics(subject, names)
     for name, outcome in found.items():
         print(f"{name:<14}{outcome.summary}")
     print(f"\nwritten to {run.workdir / 'diagnostics'}")

@@ -98,7 +98,7 @@ def _classes(subject: Subject) -> Outcome:
         label="class mean (standard deviations)",
         xlabel="feature dimension, by rising mask weight",
         ylabel="class",
-        rows=subject.class_names if len(subject.class_names) <= 20 else (),
+        rows=subject.class_names[: len(matrix)] if len(matrix) <= 20 else (),
     )
     summary = f"a dimension's strongest class is {strongest:.2f} deviations off on average"
     return Outcome({"class_dimension_map": matrix, "mean_strongest": strongest}, summary, figure)
@@ -141,17 +141,19 @@ def _information(subject: Subject) -> Outcome:
 
 def _variance(subject: Subject) -> Outcome:
     h, labels = subject.test
-    pairs, angles = {}, {}
     masked = h * subject.weights
-    for name, two in {"h": (h, masked), "g(h)": (subject.project(h), subject.project(masked))}.items():
-        pairs[name] = tuple(theory.conditional_variance(theory.normalize(x), labels) for x in two)
-        angles[name] = tuple(theory.conditional_angle(x, labels) for x in two)
-    values = {
+    features = {"h": (h, masked), "g(h)": (subject.project(h), subject.project(masked))}
+
+    def phi(z: np.ndarray) -> theory.ConditionalVariance:
+        return theory.conditional_variance(theory.normalize(z), labels)
+
+    pairs = {name: (phi(unmasked), phi(masked)) for name, (unmasked, masked) in features.items()}
+    values: dict[str, Any] = {
         name: {
-            kind: {**phi._asdict(), "angle": angle}
-            for kind, phi, angle in zip(("unmasked", "masked"), pairs[name], angles[name], strict=True)
+            kind: {**found._asdict(), "angle": theory.conditional_angle(z, labels)}
+            for kind, found, z in zip(("unmasked", "masked"), pairs[name], features[name], strict=True)
         }
-        for name in pairs
+        for name in features
     }
     summary = ", ".join(f"Phi of {name} {a.whole:.3f}, masked {b.whole:.3f}" for name, (a, b) in pairs.items())
     return Outcome(values | {"head": subject.has_head}, summary, figures.variance(pairs))

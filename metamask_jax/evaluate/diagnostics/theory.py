@@ -106,5 +106,7 @@ def mean_classifier_scores(z: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Scores [size, classes] of the classifier whose weights are the class means, the one of Wang et al.'s theorem.
 
     The proofs of the paper allow mu_y to be the "center of categories' feature" as well.
+    A class without rows has no mean and a score of minus infinity.
     """
-    return np.asarray(z, np.float64) @ class_means(z, labels).T
+    scores = np.asarray(z, np.float64) @ class_means(z, labels).T
+    return np.where(np.isnan(scores), -np.inf, scores)
