@@ -30,11 +30,7 @@ _CLASSES = {
 
 def supervised(config: ConfigDict, axis_name: str | None) -> Method:
     """Cross-entropy; images without a label do not count."""
-    classes = config.method.num_classes or _CLASSES.get(config.data.name)
-    if classes is None:
-        raise ConfigError(
-            f"config.method.num_classes=None; expected the number of classes of config.data.name={config.data.name!r}"
-        )
+    classes = config.method.num_classes or _CLASSES[config.data.name]
     head = ProjectionHead(widths=(classes,), last_norm=False, dtype=config.train.dtype, axis_name=axis_name)
 
     def init(key: jax.Array, encoder_params: PyTree, dim: int) -> Variables:
@@ -48,4 +44,12 @@ def supervised(config: ConfigDict, axis_name: str | None) -> Method:
     return Method(init, loss, keep_state)
 
 
-SUPERVISED = Recipe(supervised, defaults={}, min_views=1)
+def check_classes(config: ConfigDict) -> None:
+    """Refuses a dataset of which nobody says how many classes it has."""
+    if config.method.num_classes is None and config.data.name not in _CLASSES:
+        raise ConfigError(
+            f"config.method.num_classes=None; expected the number of classes of config.data.name={config.data.name!r}"
+        )
+
+
+SUPERVISED = Recipe(supervised, defaults={}, min_views=1, check=check_classes)
