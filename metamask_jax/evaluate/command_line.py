@@ -28,8 +28,15 @@ def _evaluate(arguments: Sequence[str]) -> int:
     parser.add_argument("--data_dir", help="where prepared sets are, if not where they were when pretraining")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the dataset; repeatable")
     parser.add_argument("--size", type=int, help="only the first so many training images")
-    parser.add_argument("--seed", type=int, default=0, help="of everything random (%(default)s)")
+    parser.add_argument("--seed", type=int, help="of everything random (0)")
+    parser.add_argument("--augmented_epochs", type=int, help="of linear_augmented")
+    parser.add_argument("--finetune_epochs", type=int, help="of finetune")
     flags = parser.parse_args(list(arguments))
+    least = {"seed": 0, "augmented_epochs": 1, "finetune_epochs": 1}
+    settings = {name: value for name in least if (value := vars(flags)[name]) is not None}
+    for name, value in settings.items():
+        if value < least[name]:
+            raise ConfigError(f"--{name} {value}; expected a whole number >= {least[name]}")
     options = dict(map(_option, flags.option))
     step = flags.step if flags.step in ("best", "last") else _whole(flags.step)
 
@@ -48,7 +55,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
         data_dir=flags.data_dir,
         options=options,
         size=flags.size,
-        settings=Settings(seed=flags.seed),
+        settings=Settings(**settings),
     )
     print(f"\n{terminal_table(new)}\n")
     print(markdown_table(new, name=pathlib.Path(flags.workdir).resolve().name))

@@ -1,5 +1,6 @@
 """A complete evaluation: from a working directory to its `evaluation.json`."""
 
+import dataclasses
 import json
 import logging
 import pathlib
@@ -85,6 +86,7 @@ def _entry(data: Data, settings: Settings, name: str, kind: str, outcome: Outcom
         **summarize(outcome.scores, data.test_labels, class_names=data.train.class_names),
         "chosen": outcome.chosen,
         "held_out": outcome.held_out,
+        "settings": dataclasses.asdict(settings),
         "seconds": seconds,  # of both kinds of features together
         "version": __version__,
     }

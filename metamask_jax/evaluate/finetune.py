@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
+from jax.typing import ArrayLike
 from ml_collections import ConfigDict
 
 from metamask_jax.data.augment import ViewSpec, example_keys, make_augmentation
@@ -36,7 +37,7 @@ class Tuned(NamedTuple):
     opt_state: PyTree
 
 
-Step = Callable[[Tuned, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array], Tuned]
+Step = Callable[[Tuned, ArrayLike, ArrayLike, ArrayLike, ArrayLike, ArrayLike], Tuned]
 
 
 def finetune(

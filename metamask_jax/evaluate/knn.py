@@ -49,7 +49,7 @@ def nearest_neighbors(train_h: np.ndarray, test_h: np.ndarray, *, k: int, metric
     train_rows = min(TRAIN_CHUNK, len(train_h))
     test_rows = min(TEST_CHUNK, -(-len(test_h) // devices))
     # Distances are the same from any origin, but near the data fewer digits cancel in |a|^2 - 2ab + |b|^2.
-    origin = np.mean(train_h[:train_rows], axis=0, dtype=np.float32)
+    origin = np.asarray(np.mean(train_h[:train_rows], axis=0, dtype=np.float32))
     starts = range(0, len(test_h), devices * test_rows)
     shape = (devices, test_rows, k)
     best = {start: Neighbors(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.int32)) for start in starts}

@@ -45,12 +45,12 @@ class Settings:
     batch_size: int = 256
     sgd_epochs: int = 50
     sgd_learning_rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
-    augmented_epochs: int = 10
+    augmented_epochs: int = 5
     mlp_hidden: tuple[int, ...] = (200,)
     mlp_epochs: int = 30
     mlp_learning_rates: tuple[float, ...] = (0.01, 0.03, 0.1)
-    finetune_epochs: int = 5
-    finetune_min_steps: int = 100
+    finetune_epochs: int = 3
+    finetune_min_steps: int = 60
     finetune_trial: float = 0.25
     finetune_batch_size: int = 64
     finetune_learning_rates: tuple[float, ...] = (0.01, 0.03, 0.1)

@@ -50,6 +50,7 @@ def test_a_linear_head_comes_close_to_logistic_regression() -> None:
     assert abs(accuracy - oracle.score(test_h, test_labels)) <= 0.01
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_hidden_layers_find_what_a_linear_head_cannot() -> None:
     train, (test_h, test_labels) = rings(0, 800), rings(1, 500)
     linear, deep = (

