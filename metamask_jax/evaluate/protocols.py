@@ -36,6 +36,7 @@ class Settings:
       finetune_min_steps: for sets so small that the epochs would be over too soon.
       finetune_trial: length of the runs that choose a learning rate, as a part of the whole.
       finetune_batch_size: of `finetune`.
+      finetune_smallest_crop: part of an image's area that a random crop at least has.
       finetune_learning_rates: of `finetune`.
     """
 
@@ -44,16 +45,17 @@ class Settings:
     weight_decay: float = 1e-4
     batch_size: int = 256
     sgd_epochs: int = 50
-    sgd_learning_rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
-    augmented_epochs: int = 5
+    sgd_learning_rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0, 3.0)
+    augmented_epochs: int = 3
     mlp_hidden: tuple[int, ...] = (200,)
     mlp_epochs: int = 30
-    mlp_learning_rates: tuple[float, ...] = (0.01, 0.03, 0.1)
-    finetune_epochs: int = 3
-    finetune_min_steps: int = 60
+    mlp_learning_rates: tuple[float, ...] = (0.03, 0.1, 0.3)
+    finetune_epochs: int = 1
+    finetune_min_steps: int = 30
     finetune_trial: float = 0.25
     finetune_batch_size: int = 64
-    finetune_learning_rates: tuple[float, ...] = (0.01, 0.03, 0.1)
+    finetune_smallest_crop: float = 0.5
+    finetune_learning_rates: tuple[float, ...] = (0.01, 0.03)
 
 
 class Data(NamedTuple):
@@ -181,7 +183,7 @@ def _mlp(data: Data, settings: Settings) -> dict[str, Outcome]:
 
 def _linear_augmented(data: Data, settings: Settings) -> dict[str, Outcome]:
     """A linear classifier trained by SGD on features of new random crops and flips each epoch, as for ImageNet."""
-    extract = make_extractor(data.run.config, view=random_view(data.run), seed=settings.seed)
+    extract = make_extractor(data.run.config, view=random_view(data.run, smallest=0.08), seed=settings.seed)
     state = data.run.state
 
     def epoch_features(epoch: int) -> np.ndarray:
@@ -207,7 +209,7 @@ def _finetune(data: Data, settings: Settings, *, fraction: float) -> dict[str, O
         data.train_labels,
         rows,
         data.test,
-        view=random_view(data.run),
+        view=random_view(data.run, smallest=settings.finetune_smallest_crop),
         num_classes=data.train.num_classes,
         learning_rates=settings.finetune_learning_rates,
         weight_decay=settings.weight_decay,
@@ -238,9 +240,9 @@ GROUPS = {"all": tuple(PROTOCOLS), "knn": tuple(name for name in PROTOCOLS if na
 LEAST_IMAGES = {"knn_official": 5, "knn_k200": 200, "knn_euclidean5": 5}  # that a protocol can learn from
 
 
-def random_view(run: Run) -> ViewSpec:
-    """Random crop and flip, otherwise what the run's encoder sees in evaluation."""
-    crop = RandomResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3))
+def random_view(run: Run, *, smallest: float) -> ViewSpec:
+    """Random crop of at least a part `smallest` of the area, and flip; else what the encoder sees in evaluation."""
+    crop = RandomResizedCrop(scale=(smallest, 1.0), ratio=(3 / 4, 4 / 3))
     return dataclasses.replace(eval_view(run.config), crop=crop, flip_p=0.5)
 
 
