@@ -34,7 +34,7 @@ _JITTER = 0.006  # of the rate, so that equal accuracies stay visible
 def distances(positive: np.ndarray, other: np.ndarray, *, alignment: float, uniformity: float) -> "Figure":
     """Squared distances on the unit sphere, of two views of one image [pairs] and of different images [pairs]."""
     figure, axis = new_figure(WIDTH)
-    bins = np.linspace(0, max(positive.max(), other.max(), 1e-6), 50)
+    bins = np.linspace(0, max(positive.max(), other.max(), 1e-6), 50).tolist()
     named = ((positive, BLUE, f"views of one image (alignment {alignment:.3f})"), (other, SLATE, "different images"))
     for values, color, label in named:
         axis.hist(values, bins=bins, density=True, color=color, alpha=0.6, label=label)
@@ -92,7 +92,7 @@ def information(weights: np.ndarray, found: Information, agreement: Agreement) -
     right.set_ylim(-0.6, max(len(order), 8) - 0.4)  # a lonely bar stays a bar
     style(right, "rank correlation with the mask (grey: two deviations of chance)", "")
     right.tick_params(axis="y", labelsize=7.5)
-    right.xaxis.label.set_size(8)
+    right.xaxis.label.set_fontsize(8)
     return figure
 
 

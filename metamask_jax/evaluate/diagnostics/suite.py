@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from metamask_jax import plots
@@ -60,9 +61,9 @@ def _alignment(subject: Subject) -> Outcome:
         for name, m in (("unmasked", np.ones_like(subject.weights)), ("masked", subject.weights))
     }
     unit, unit_other = theory.normalize(h), theory.normalize(other)
-    squared = [np.sum((unit - x) ** 2, axis=1) for x in (unit_other, np.roll(unit_other, 1, axis=0))]
+    positive, different = (np.sum((unit - x) ** 2, axis=1) for x in (unit_other, np.roll(unit_other, 1, axis=0)))
     summary = "alignment {alignment:.3f}, uniformity {uniformity:.3f}".format(**values["unmasked"])
-    return Outcome(values, summary, figures.distances(*squared, **values["unmasked"]))
+    return Outcome(values, summary, figures.distances(positive, different, **values["unmasked"]))
 
 
 def _correlation(subject: Subject) -> Outcome:
@@ -202,7 +203,7 @@ def _sides(subject: Subject, h: np.ndarray) -> _Sides:
     batch = min(subject.run.config.train.batch_size, h.shape[1])
     count = h.shape[1] // batch
     z = theory.normalize(subject.project(h[:, : count * batch]))
-    parts = [part.astype(np.float32) for part in np.split(z, count, axis=1)]
+    parts = [jnp.asarray(part, jnp.float32) for part in np.split(z, count, axis=1)]
     # The theorem's temperature, and the run's own if it has one.
     temperatures = {1.0, subject.run.config.method.temperature or 1.0}
     contrast = {t: float(np.mean([nt_xent(part, temperature=t) for part in parts])) for t in sorted(temperatures)}
