@@ -42,7 +42,7 @@ format: $(VENV)/.dev  ## rewrite the code in the project's format
 
 lock:  ## resolve the newest versions of every dependency into requirements.lock
 	rm -rf .lock-venv && $(PYTHON) -m venv .lock-venv
-	.lock-venv/bin/python -m pip install --quiet '.[prepare,wandb,test,lint]'
+	.lock-venv/bin/python -m pip install --quiet '.[prepare,wandb,export,test,lint]'
 	.lock-venv/bin/python -m pip freeze --exclude metamask_jax > requirements.lock
 	rm -rf .lock-venv
 

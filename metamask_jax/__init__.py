@@ -15,6 +15,8 @@ from metamask_jax.version import __version__
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
+    from metamask_jax.export import LoadedEncoder
+
 __all__ = [
     "MetaGradient",
     "__version__",
@@ -22,6 +24,7 @@ __all__ = [
     "debiased_nt_xent",
     "hard_nt_xent",
     "init_mask",
+    "load_encoder",
     "mask_weights",
     "meta_gradient",
     "meta_gradient_parts",
@@ -38,3 +41,10 @@ def pretrain(config: "ConfigDict", workdir: str | os.PathLike[str], *, accept_ch
     from metamask_jax import train
 
     return train.pretrain(config, os.fspath(workdir), accept_changes=accept_changes)
+
+
+def load_encoder(workdir: str | os.PathLike[str], *, step: int | str = "last") -> "LoadedEncoder":
+    """A pretrained encoder as `(apply, params, preprocessing)`; see `metamask_jax.export.load_encoder`."""
+    from metamask_jax import export
+
+    return export.load_encoder(os.fspath(workdir), step=step)
