@@ -1,6 +1,6 @@
 """Every method alone and with MetaMask on confounded_shapes: kNN of short runs beside the untrained encoder.
 
-    python benchmarks/methods.py [--methods byol simclr ...] [--variants alone metamask] [--seeds 3] [--steps 300]
+    python benchmarks/methods.py [--methods byol simclr ...] [--variants alone metamask] [--seeds 3] [--steps 200]
                                  [--out runs/methods] [--data-dir runs/data]
 
 Each run is a cell of the table, kept as a JSON file in `--out`: what is finished there is not run again, so a stopped
@@ -43,7 +43,7 @@ SHORT = {
 def cell_config(method: str, variant: str, *, steps: int, data_dir: str) -> ConfigDict:
     config = default_config()
     config.train.update(batch_size=64, steps=steps)
-    config.data.update(dir=data_dir, augmentation="cmc" if method == "cmc" else "shapes", image_size=32)
+    config.data.update(dir=data_dir, augmentation="cmc" if method == "cmc" else "shapes", image_size=24)
     config.encoder.update(name="conv", width=0.125)
     config.method.update(name=method, head=(128, 64), predictor=64, **SHORT.get(method, {}))
     config.loss.update(drr_head=(128, 128), alpha=1.0)
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--variants", nargs="+", default=["alone", "metamask"], choices=list(VARIANTS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/methods"))
     parser.add_argument("--data-dir", default="runs/data")
     args = parser.parse_args()
