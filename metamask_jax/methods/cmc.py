@@ -68,8 +68,8 @@ def cmc(config: ConfigDict, axis_name: str | None) -> Method:
                 for i in range(2)
             ]
         )
-        estimates = size * jnp.mean(jnp.exp(lax.stop_gradient(logits)), axis=(1, 3))
-        normalizers = _normalizers(state["normalizers"], estimates, axis_name)
+        estimates = size * jnp.mean(jnp.exp(logits), axis=(1, 3))
+        normalizers = lax.stop_gradient(_normalizers(state["normalizers"], estimates, axis_name))
         value = sum(
             noise_contrastive(logits[i], normalizer=normalizers[i], population=size, axis_name=axis_name)
             for i in range(2)
