@@ -22,7 +22,16 @@ PLAIN = {
     "mask.weight_decay": "0",
     "mask.schedule": "constant",
 }
-NEEDS = {"cmc": {"data.augmentation": "cmc", "data.size": "24"}}  # its colour space, and a memory of each image
+NEEDS = {
+    "cmc": {"data.augmentation": "cmc", "data.size": "24"},  # its colour space, and a memory of each image
+    # Prototypes that learn at once, and a bank that is full after a step.
+    "swav": {
+        "method.freeze_epochs": "0",
+        "method.prototypes": "10",
+        "method.bank_start": "0",
+        "method.bank_size": "16",
+    },
+}
 
 
 def plain_views(images, keys):

@@ -7,11 +7,17 @@ from jax import lax
 
 from metamask_jax.checkpoint import Checkpoints
 from metamask_jax.config import alone
-from metamask_jax.methods import Clock
+from metamask_jax.methods import METHODS, Clock
 from metamask_jax.objective import Context, Sample, method_loss
 from metamask_jax.state import build_model, init_state
-from tests.methods.conftest import BATCH, compiled, every_method, method_config, plain_views
+from tests.methods.conftest import BATCH, compiled, method_config, plain_views
 from tests.references import relative_error
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def name(request):
+    """Scoped so that the tests of one method come one after the other, and find its program where they run."""
+    return request.param
 
 
 def assert_same(found, expected, **tolerance):
@@ -20,7 +26,6 @@ def assert_same(found, expected, **tolerance):
 
 
 @pytest.mark.usefixtures("x64")
-@every_method
 def test_four_devices_do_what_one_does(name):
     """Losses, and after two steps weights, statistics, mask, targets and queues: float64 leaves no other excuse."""
     _, state, step = compiled(name, 1)
@@ -35,7 +40,6 @@ def test_four_devices_do_what_one_does(name):
 
 
 @pytest.mark.usefixtures("x64")
-@every_method
 def test_a_restored_run_goes_on_bit_for_bit(name, tmp_path):
     _, fresh, step = compiled(name, 1)
     halfway, _ = step(fresh, BATCH)
@@ -65,7 +69,6 @@ class Constants:
 
 
 @pytest.mark.usefixtures("x64")
-@every_method
 def test_exact_meta_gradient_equals_differences(name, monkeypatch):
     """Of the loss after a trial step, with everything behind a stop-gradient held fixed, as its derivative has it."""
     config, state, step = compiled(name, 1)
@@ -98,7 +101,6 @@ def test_exact_meta_gradient_equals_differences(name, monkeypatch):
     assert relative_error(found, (plus - minus) / 2e-5) < 1e-6
 
 
-@every_method
 def test_alone_there_is_nothing_of_metamask(name):
     config = alone(method_config(name).copy_and_resolve_references())
     state = init_state(config)
