@@ -95,13 +95,13 @@ def swapped_prediction(
     z, directions = as_projections(z), unit_norm(widen(prototypes))
     views = len(z) + (0 if small is None else len(small))
     scores = matmul(unit_norm(z if small is None else jnp.concatenate([z, widen(small)])), directions.T)
-    past_scores = [None] * len(z) if past is None else matmul(unit_norm(widen(past)), directions.T)
+    past_scores = None if past is None else matmul(unit_norm(widen(past)), directions.T)
     codes = [
         sinkhorn(
             scores[i],
             epsilon=epsilon,
             iterations=iterations,
-            past=past_scores[i],
+            past=None if past_scores is None else past_scores[i],
             past_counts=past_counts,
             axis_name=axis_name,
         )

@@ -70,16 +70,16 @@ def cmc(config: ConfigDict, axis_name: str | None) -> Method:
         )
         estimates = size * jnp.mean(jnp.exp(logits), axis=(1, 3))
         normalizers = lax.stop_gradient(_normalizers(state["normalizers"], estimates, axis_name))
-        value = sum(
+        losses = [
             noise_contrastive(logits[i], normalizer=normalizers[i], population=size, axis_name=axis_name)
             for i in range(2)
-        )
+        ]
         memory = {
             "z": jnp.mean(unit_norm(jnp.stack(z)), axis=1).swapaxes(0, 1),
             "estimates": estimates.T,
             "indices": inputs.indices,
         }
-        return Output(value, dict(zip(_HALVES, batch_stats, strict=True)), memory)
+        return Output(losses[0] + losses[1], dict(zip(_HALVES, batch_stats, strict=True)), memory)
 
     def update(state: PyTree, params: PyTree, memory: PyTree, clock: Clock) -> PyTree:
         del params, clock

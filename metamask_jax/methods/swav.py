@@ -37,7 +37,7 @@ def swav(config: ConfigDict, axis_name: str | None) -> Method:
         del encoder_params
         params, batch_stats = init_module(head, key, 2, dim)
         prototypes = unit_norm(jax.random.normal(jax.random.fold_in(key, 1), (settings.prototypes, head.features)))
-        state = {}
+        state: PyTree = {}
         if settings.bank_size:
             empty = queue.init(key, settings.bank_size, head.features)
             banks = jax.tree.map(lambda leaf: jnp.stack([leaf] * views), empty)
