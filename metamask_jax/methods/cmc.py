@@ -55,11 +55,7 @@ def cmc(config: ConfigDict, axis_name: str | None) -> Method:
 
     def loss(variables: Variables, inputs: Inputs) -> Output:
         params, batch_stats, state = variables
-        projected = [
-            apply_views(head, params[half], batch_stats[half], h)
-            for half, h in zip(_HALVES, jnp.split(inputs.h, 2, axis=-1), strict=True)
-        ]
-        z, batch_stats = zip(*projected, strict=True)
+        z, batch_stats = _project(head, params, batch_stats, inputs.h)
         drawn = _draw(state["key"], inputs.clock.step, size=size, count=min(settings.negatives, size))
         others = state["memories"][::-1]
         logits = jnp.stack(
@@ -75,11 +71,11 @@ def cmc(config: ConfigDict, axis_name: str | None) -> Method:
             for i in range(2)
         ]
         memory = {
-            "z": jnp.mean(unit_norm(jnp.stack(z)), axis=1).swapaxes(0, 1),
+            "z": jnp.mean(unit_norm(z), axis=1).swapaxes(0, 1),
             "estimates": estimates.T,
             "indices": inputs.indices,
         }
-        return Output(losses[0] + losses[1], dict(zip(_HALVES, batch_stats, strict=True)), memory)
+        return Output(losses[0] + losses[1], batch_stats, memory)
 
     def update(state: PyTree, params: PyTree, memory: PyTree, clock: Clock) -> PyTree:
         del params, clock
@@ -92,6 +88,16 @@ def cmc(config: ConfigDict, axis_name: str | None) -> Method:
         }
 
     return Method(init, loss, update)
+
+
+def _project(head: ProjectionHead, params: PyTree, batch_stats: PyTree, h: jax.Array) -> tuple[jax.Array, PyTree]:
+    """Projections [2, views, batch, dim] of the halves of features [views, batch, dim], and the statistics after."""
+    projected = [
+        apply_views(head, params[half], batch_stats[half], features)
+        for half, features in zip(_HALVES, jnp.split(h, 2, axis=-1), strict=True)
+    ]
+    z, stats = zip(*projected, strict=True)
+    return jnp.stack(z), dict(zip(_HALVES, stats, strict=True))
 
 
 def _draw(key: jax.Array, step: jax.Array, *, size: int, count: int) -> jax.Array:
