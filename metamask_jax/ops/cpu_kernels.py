@@ -1,19 +1,22 @@
 """The three convolution operations on a CPU.
 
-XLA's CPU convolution is good forward and for the input gradient and slow for the weight gradient, which is
-written here as a matrix product. Kernels of one pixel are matrix products in all three operations.
-`benchmarks/conv.py` prints what each choice gains.
+XLA's CPU convolution is slow for the weight gradient and middling elsewhere. A convolution can also be a matrix
+product: of patches (any geometry), of pixels (kernels of one pixel), or of Winograd's transformed tiles (stride 1),
+where it needs fewer multiplications. `benchmarks/conv.py` times every kernel on every layer of the encoders.
 
-`conv`, `conv_dx` and `conv_dw` are the only places where a kernel is chosen.
+`conv`, `conv_dx` and `conv_dw` are the only places where a kernel is chosen. The choice looks at everything but the
+batch, so that splitting a batch over devices changes no result by more than the order of a sum.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from metamask_jax.ops import lax_kernels
+from metamask_jax.ops import lax_kernels, winograd
+from metamask_jax.ops.chunks import map_chunks, sum_chunks
 from metamask_jax.ops.geometry import Geometry
 
 Kernel = Callable[[jax.Array, jax.Array, Geometry], jax.Array]
@@ -22,33 +25,38 @@ Kernel = Callable[[jax.Array, jax.Array, Geometry], jax.Array]
 _CHUNK_BYTES = 4 * 2**20
 
 
+# Fewer channels, and the transforms of Winograd's tiles cost more than the multiplications they save.
+_WINOGRAD_CHANNELS = 64
+
+
 def conv(x: jax.Array, w: jax.Array, *, geometry: Geometry) -> jax.Array:
     """Convolves `x` `[n, h, w, in]` with `w` `[kh, kw, in, out]` into `[n, oh, ow, out]`."""
-    return _run(_pointwise_conv if geometry.is_pointwise else _lax_conv, x, w, geometry)
+    return _run(CONV[choose(geometry, w.shape[2:], otherwise="lax")], x, w, geometry)
 
 
 def conv_dx(dy: jax.Array, w: jax.Array, *, geometry: Geometry) -> jax.Array:
     """Input gradient `[n, h, w, in]` from `dy` `[n, oh, ow, out]` and `w` `[kh, kw, in, out]`."""
-    return _run(_pointwise_conv_dx if geometry.is_pointwise else _lax_conv_dx, dy, w, geometry)
+    return _run(CONV_DX[choose(geometry, w.shape[2:], otherwise="lax")], dy, w, geometry)
 
 
 def conv_dw(x: jax.Array, dy: jax.Array, *, geometry: Geometry) -> jax.Array:
     """Weight gradient `[kh, kw, in, out]` from `x` `[n, h, w, in]` and `dy` `[n, oh, ow, out]`."""
-    return _run(_patches_conv_dw, x, dy, geometry)
+    return _run(CONV_DW[choose(geometry, (x.shape[3], dy.shape[3]), otherwise="patches")], x, dy, geometry)
+
+
+def choose(geometry: Geometry, channels: Sequence[int], *, otherwise: str) -> str:
+    """Name of the kernel for a geometry and its numbers of input and output channels."""
+    if geometry.is_pointwise:
+        return "pointwise"
+    if geometry.suits_winograd and geometry.window == (3, 3) and min(channels) >= _WINOGRAD_CHANNELS:
+        return "winograd2"
+    return otherwise
 
 
 def _run(kernel: Kernel, a: jax.Array, b: jax.Array, geometry: Geometry) -> jax.Array:
     """Runs a kernel in at least float32: a CPU has no fast bfloat16, and sums need the longer type."""
     dtype = jnp.promote_types(a.dtype, jnp.float32)
     return kernel(a.astype(dtype), b.astype(dtype), geometry).astype(a.dtype)
-
-
-def _lax_conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
-    return lax_kernels.conv(x, w, geometry=geometry)
-
-
-def _lax_conv_dx(dy: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
-    return lax_kernels.conv_dx(dy, w, geometry=geometry)
 
 
 def _pointwise_conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
@@ -64,24 +72,42 @@ def _pointwise_conv_dx(dy: jax.Array, w: jax.Array, geometry: Geometry) -> jax.A
     return lax.pad(dx, jnp.zeros((), dx.dtype), [(0, 0, 0), *spatial, (0, 0, 0)])
 
 
+def _patches_conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
+    kernel = w.reshape(-1, w.shape[3])
+
+    def product(x: jax.Array) -> jax.Array:
+        return _patches(x, geometry) @ kernel
+
+    return map_chunks(product, x, size=_images_a_chunk(x, geometry))
+
+
+def _patches_conv_dx(dy: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
+    """Input gradient as output gradient times kernel, the patches laid back where they came from and added."""
+    kernel = w.reshape(-1, w.shape[3]).T
+
+    def product(dy: jax.Array) -> jax.Array:
+        x = jax.ShapeDtypeStruct((len(dy), *geometry.image, w.shape[2]), dy.dtype)
+        return jax.linear_transpose(partial(_patches, geometry=geometry), x)(dy @ kernel)[0]
+
+    x = jax.ShapeDtypeStruct((len(dy), *geometry.image, w.shape[2]), dy.dtype)
+    return map_chunks(product, dy, size=_images_a_chunk(x, geometry))
+
+
 def _patches_conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
     """Weight gradient as patches times output gradient, a chunk of images at a time."""
-    batch, height, width, out_channels = dy.shape
-    patch_size = geometry.window[0] * geometry.window[1] * x.shape[3]
-    chunk = max(1, min(batch, _CHUNK_BYTES // (height * width * patch_size * x.dtype.itemsize)))
-    whole = batch - batch % chunk
 
     def product(x: jax.Array, dy: jax.Array) -> jax.Array:
-        return _patches(x, geometry).reshape(-1, patch_size).T @ dy.reshape(-1, out_channels)
+        patches = _patches(x, geometry)
+        return patches.reshape(-1, patches.shape[-1]).T @ dy.reshape(-1, dy.shape[-1])
 
-    def add_chunk(dw: jax.Array, operands: list[jax.Array]) -> tuple[jax.Array, None]:
-        return dw + product(*operands), None
+    dw = sum_chunks(product, (x, dy), size=_images_a_chunk(x, geometry))
+    return dw.reshape(*geometry.window, x.shape[3], dy.shape[3])
 
-    chunks = [a[:whole].reshape(-1, chunk, *a.shape[1:]) for a in (x, dy)]
-    dw, _ = lax.scan(add_chunk, jnp.zeros((patch_size, out_channels), x.dtype), chunks)
-    if whole < batch:
-        dw = dw + product(x[whole:], dy[whole:])
-    return dw.reshape(*geometry.window, x.shape[3], out_channels)
+
+def _images_a_chunk(x: jax.Array | jax.ShapeDtypeStruct, geometry: Geometry) -> int:
+    """Images whose patches fill a chunk."""
+    (height, width), (rows, columns) = geometry.output, geometry.window
+    return max(1, _CHUNK_BYTES // (height * width * rows * columns * x.shape[3] * x.dtype.itemsize))
 
 
 def _patches(x: jax.Array, geometry: Geometry) -> jax.Array:
@@ -94,3 +120,31 @@ def _patches(x: jax.Array, geometry: Geometry) -> jax.Array:
         views = [lax.slice_in_dim(x, i, i + (outputs - 1) * stride + 1, stride, axis) for i in starts]
         x = jnp.concatenate(views, axis=-1)
     return x
+
+
+def _lax(kernel: Callable[..., jax.Array]) -> Kernel:
+    return lambda a, b, geometry: kernel(a, b, geometry=geometry)
+
+
+# Every kernel of each operation by name; all take and give the same arrays.
+CONV: dict[str, Kernel] = {
+    "lax": _lax(lax_kernels.conv),
+    "pointwise": _pointwise_conv,
+    "patches": _patches_conv,
+    "winograd2": partial(winograd.conv, tile=2),
+    "winograd4": partial(winograd.conv, tile=4),
+}
+CONV_DX: dict[str, Kernel] = {
+    "lax": _lax(lax_kernels.conv_dx),
+    "pointwise": _pointwise_conv_dx,
+    "patches": _patches_conv_dx,
+    "winograd2": partial(winograd.conv_dx, tile=2),
+    "winograd4": partial(winograd.conv_dx, tile=4),
+}
+CONV_DW: dict[str, Kernel] = {
+    "lax": _lax(lax_kernels.conv_dw),
+    "pointwise": _patches_conv_dw,
+    "patches": _patches_conv_dw,
+    "winograd2": partial(winograd.conv_dw, tile=2),
+    "winograd4": partial(winograd.conv_dw, tile=4),
+}

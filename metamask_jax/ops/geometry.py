@@ -33,6 +33,20 @@ class Geometry(NamedTuple):
         """Whether the kernel is a single pixel, so that the convolution is one matrix product."""
         return self.window == (1, 1) and self.padding == ((0, 0), (0, 0))
 
+    @property
+    def suits_winograd(self) -> bool:
+        """Whether the kernel is square, moves by single pixels and never meets padding alone."""
+        rows, columns = self.window
+        return rows == columns > 1 and self.strides == (1, 1) and max(map(max, self.padding)) < rows
+
+    @property
+    def mirrored(self) -> "Geometry":
+        """Of the convolution, with the kernel turned round, that is the input gradient of this one of stride 1."""
+        (top, bottom), (left, right) = self.padding
+        height, width = (size - 1 for size in self.window)
+        padding = ((height - top, height - bottom), (width - left, width - right))
+        return self._replace(image=self.output, padding=padding)
+
     @classmethod
     def make(
         cls,
