@@ -4,6 +4,7 @@ Kernels are initialised uniformly in +-1/sqrt(fan_in), PyTorch's default, as the
 coding are.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -27,6 +28,7 @@ class AlexNet(nn.Module):
         image_size: height and width of the images.
         dtype: what to compute in; parameters and BatchNorm statistics are float32.
         axis_name: mapped axis over which BatchNorm statistics are synchronised, if any.
+        remat: whether the backward pass computes the activations inside each layer again instead of keeping them.
     """
 
     with_dense: bool
@@ -35,6 +37,7 @@ class AlexNet(nn.Module):
     image_size: int
     dtype: DTypeLike
     axis_name: str | None
+    remat: bool = False
 
     @property
     def features(self) -> int:
@@ -71,11 +74,15 @@ class AlexNet(nn.Module):
         norm = partial(batch_norm, train=train, dtype=self.dtype, axis_name=self.axis_name)
         layers = [(96, *self._stem), (256, 5, 1, 2), (384, 3, 1, 1), (384, 3, 1, 1), (256, 3, 1, 1)]
         for i, (channels, window, stride, padding) in enumerate(layers, start=1):
-            channels = scaled(channels, self.width)
-            x = Conv(channels, window, stride, padding, torch_uniform, self.dtype, name=f"conv{i}")(x)
-            x = nn.relu(norm(name=f"bn{i}")(x))
-            if i in (1, 2, 5):
-                x = max_pool(x, window=3, stride=2, padding=0)
+            conv = partial(Conv, scaled(channels, self.width), window, stride, padding, torch_uniform, self.dtype)
+
+            # Submodules belong to the module that the rematerialised function is given, under their usual names.
+            def layer(module: nn.Module, x: jax.Array, i: int = i, conv: Callable[..., Conv] = conv) -> jax.Array:
+                del module
+                x = nn.relu(norm(name=f"bn{i}")(conv(name=f"conv{i}")(x)))
+                return max_pool(x, window=3, stride=2, padding=0) if i in (1, 2, 5) else x
+
+            x = (nn.remat(layer) if self.remat else layer)(self, x)
         if not self.with_dense:
             return as_output(x).mean((1, 2))
         x = x.reshape(x.shape[0], -1)

@@ -22,13 +22,14 @@ class _Block(nn.Module):
     channels: int
     stride: int
     bottleneck: bool
+    train: bool
     dtype: DTypeLike
     axis_name: str | None
 
     @nn.compact
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    def __call__(self, x: jax.Array) -> jax.Array:
         conv = partial(Conv, kernel_init=kaiming_normal, dtype=self.dtype)
-        norm = partial(batch_norm, train=train, dtype=self.dtype, axis_name=self.axis_name)
+        norm = partial(batch_norm, train=self.train, dtype=self.dtype, axis_name=self.axis_name)
         out = self.channels * (4 if self.bottleneck else 1)
         if self.bottleneck:  # the stride is in the 3x3, as torchvision has it
             layers = [(self.channels, 1, 1), (self.channels, 3, self.stride), (out, 1, 1)]
@@ -57,6 +58,7 @@ class ResNet(nn.Module):
         stem: `"cifar"` (3x3, stride 1, no pool) or `"imagenet"` (7x7, stride 2, then a max-pool).
         dtype: what to compute in; parameters and BatchNorm statistics are float32.
         axis_name: mapped axis over which BatchNorm statistics are synchronised, if any.
+        remat: whether the backward pass computes the activations inside each block again instead of keeping them.
     """
 
     blocks: Sequence[int]
@@ -65,6 +67,7 @@ class ResNet(nn.Module):
     stem: str
     dtype: DTypeLike
     axis_name: str | None
+    remat: bool = False
 
     @property
     def features(self) -> int:
@@ -87,14 +90,16 @@ class ResNet(nn.Module):
         x = nn.relu(batch_norm(train=train, dtype=self.dtype, axis_name=self.axis_name, name="bn1")(x))
         if self.stem == "imagenet":
             x = max_pool(x, window=3, stride=2, padding=1)
+        block = nn.remat(_Block) if self.remat else _Block
         for stage, blocks in enumerate(self.blocks, start=1):
             for i in range(blocks):
-                x = _Block(
+                x = block(
                     channels=scaled(32 * 2**stage, self.width),
                     stride=2 if stage > 1 and i == 0 else 1,
                     bottleneck=self.bottleneck,
+                    train=train,
                     dtype=self.dtype,
                     axis_name=self.axis_name,
                     name=f"layer{stage}_{i}",
-                )(x, train=train)
+                )(x)
         return as_output(x).mean((1, 2))
