@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from metamask_jax.checkpoint import Checkpoints
 from metamask_jax.data.sources import Source
 from metamask_jax.evaluate.knn import knn_accuracy
 from metamask_jax.evaluate.probe import linear_probe
+from metamask_jax.evaluate.workdir import load_run
 from metamask_jax.monitor import Monitor
 from metamask_jax.report import write_report
 from metamask_jax.train import pretrain
@@ -35,7 +35,7 @@ def run_quickstart(config: ConfigDict, workdir: str | pathlib.Path) -> list[dict
     rows = [_row("raw pixels, half size", config, None), _row("untrained encoder", config, init_state(config))]
     for name, run, folder in (("SimCLR + BT, mask fixed", without, "fixed_mask"), ("MetaMask", config, "metamask")):
         pretrain(run, workdir / folder)
-        rows.append(_row(name, run, _last_state(run, workdir / folder)))
+        rows.append(_row(name, run, load_run(workdir / folder, step="last").state))
     report = _add_table(workdir / "metamask", rows)
     print(f"\n{'':28}{'kNN':>8}{'linear':>9}")
     for row in rows:
@@ -64,15 +64,6 @@ def _pixels(source: Source) -> tuple[np.ndarray, np.ndarray]:
     count, height, width, channels = images.shape
     small = images.reshape(count, height // 2, 2, width // 2, 2, channels).mean((2, 4))
     return small.reshape(count, -1).astype(np.float32) / 255.0, labels
-
-
-def _last_state(config: ConfigDict, workdir: pathlib.Path) -> TrainState:
-    checkpoints = Checkpoints(workdir / "checkpoints", keep_last=1, keep_every=None, keep_best=True)
-    found = checkpoints.restore_latest(init_state(config))
-    checkpoints.close()
-    assert found is not None, "a finished run has a checkpoint"
-    state: TrainState = found.state
-    return state
 
 
 def _add_table(workdir: pathlib.Path, rows: list[dict[str, Any]]) -> pathlib.Path:

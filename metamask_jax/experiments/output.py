@@ -65,7 +65,7 @@ def comparison(
     names: Mapping[Label, str],
     base: Label | None,
     quantity: str,
-    paper: Mapping[Label, float],
+    paper: Mapping[str, float],
 ) -> Table:
     """One row a level of a label: mean, difference to the base's with its interval, and the paper's number."""
     reference = results.where(**{by: base}).of(quantity) if base is not None else {}
@@ -78,7 +78,7 @@ def comparison(
                 names.get(level, str(level)),
                 mean_text(values),
                 difference_text(difference) if difference else "",
-                f"{paper[level]:.2f}" if level in paper else "",
+                f"{paper[str(level)]:.2f}" if str(level) in paper else "",
             )
         )
     against = f"difference to {names.get(base, str(base))} [95 %]" if base is not None else "difference"
@@ -128,7 +128,7 @@ def bars(
     quantity: str,
     names: Mapping[Label, str],
     ylabel: str,
-    paper: Mapping[Label, float],
+    paper: Mapping[str, float],
 ) -> "Figure":
     """One bar a level, with one standard deviation, the single seeds as dots and the paper's number as a line."""
     figure, axis = plots.new_figure(plots.WIDTH)
@@ -138,8 +138,8 @@ def bars(
         spread = values.std(ddof=1) if len(values) > 1 else 0.0
         axis.bar(place, values.mean(), yerr=spread, color=COLORS[place % len(COLORS)], width=0.6, alpha=0.85, capsize=3)
         axis.plot([place] * len(values), values, "o", color=plots.INK, markersize=3)
-        if level in paper:
-            axis.hlines(paper[level], place - 0.35, place + 0.35, color=plots.INK, linestyle="--", linewidth=1.4)
+        if str(level) in paper:
+            axis.hlines(paper[str(level)], place - 0.35, place + 0.35, color=plots.INK, linestyle="--", linewidth=1.4)
     axis.set_xticks(range(len(levels)), [names.get(level, str(level)) for level in levels])
     plots.style(axis, "", ylabel)
     if paper:
