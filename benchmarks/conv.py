@@ -1,39 +1,45 @@
-"""Speed of `ops.conv2d` and its two gradients beside XLA's own convolution, on the layers of a ResNet-18.
+"""Speed of every convolution kernel on the layers of the encoders, forward and both gradients.
 
-    python benchmarks/conv.py [--batch 64] [--repeats 5]
+    python benchmarks/conv.py [--encoder resnet18] [--batch 64] [--repeats 5]
 
-Both are timed in turns in one run and the best time of each is kept, so that the ratio means something on a busy
-machine; GFLOP/s themselves do not carry over to another one.
+All kernels of a layer are timed in turns in one run and the best time of each is kept; the one `ops.conv2d` chooses is
+starred. Two independent batches, as two views are, share a program, because XLA runs what is independent at the same
+time. GFLOP/s count a direct convolution, whatever the kernel multiplies, and do not carry over to another machine.
 """
 
 import argparse
 import time
 from collections.abc import Callable
-from functools import partial
 
 import jax
 
-from metamask_jax.ops import conv2d, lax_kernels
+from metamask_jax.ops import cpu_kernels
 from metamask_jax.ops.geometry import Geometry
 
 # Image size, input and output channels, window, stride.
-LAYERS = [
-    (32, 3, 64, 3, 1),
-    (32, 64, 64, 3, 1),
-    (32, 64, 128, 3, 2),
-    (32, 64, 128, 1, 2),
-    (16, 128, 128, 3, 1),
-    (16, 128, 256, 3, 2),
-    (16, 128, 256, 1, 2),
-    (8, 256, 256, 3, 1),
-    (8, 256, 512, 3, 2),
-    (8, 256, 512, 1, 2),
-    (4, 512, 512, 3, 1),
-]
-OPERATIONS = ("forward", "dx", "dw")
+LAYERS = {
+    "resnet18": [
+        (32, 3, 64, 3, 1),
+        (32, 64, 64, 3, 1),
+        (32, 64, 128, 3, 2),
+        (32, 64, 128, 1, 2),
+        (16, 128, 128, 3, 1),
+        (16, 128, 256, 3, 2),
+        (8, 256, 256, 3, 1),
+        (8, 256, 512, 3, 2),
+        (4, 512, 512, 3, 1),
+    ],
+    "conv": [(32, 3, 96, 3, 1), (15, 96, 256, 5, 1), (7, 256, 384, 3, 1), (7, 384, 384, 3, 1), (7, 384, 256, 3, 1)],
+}
+OPERATIONS = {
+    "forward": (cpu_kernels.CONV, ("x", "w"), "lax"),
+    "dx": (cpu_kernels.CONV_DX, ("dy", "w"), "lax"),
+    "dw": (cpu_kernels.CONV_DW, ("x", "dy"), "patches"),
+}
+VIEWS = 2
 
 
-def best_times(functions: dict[str, Callable[[], jax.Array]], repeats: int) -> dict[str, float]:
+def best_times(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
     """Shortest run of each function in seconds, after one warm-up, all functions in turns."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats + 1):
@@ -44,42 +50,49 @@ def best_times(functions: dict[str, Callable[[], jax.Array]], repeats: int) -> d
     return {name: min(values[1:]) for name, values in times.items()}
 
 
-def operations(conv: Callable, x: jax.Array, w: jax.Array, dy: jax.Array) -> dict[str, Callable[[], jax.Array]]:
-    """The convolution and its two transposes, compiled."""
-    compiled = {
-        "forward": jax.jit(lambda x, w, dy: conv(x, w)),
-        "dx": jax.jit(lambda x, w, dy: jax.vjp(lambda x: conv(x, w), x)[1](dy)[0]),
-        "dw": jax.jit(lambda x, w, dy: jax.vjp(lambda w: conv(x, w), w)[1](dy)[0]),
+def fits(kernel: str, geometry: Geometry) -> bool:
+    """Whether a kernel can compute a layer."""
+    if kernel.startswith("winograd"):
+        return geometry.suits_winograd and geometry.window[0] + int(kernel[-1]) <= 7  # it has six points
+    return kernel != "pointwise" or geometry.is_pointwise
+
+
+def print_layer(layer: tuple[int, ...], batch: int, repeats: int) -> None:
+    """One line an operation: every kernel's rate."""
+    size, channels, features, window, stride = layer
+    pad = (window // 2, window // 2)
+    geometry = Geometry.make(image=(size, size), window=(window,) * 2, strides=(stride,) * 2, padding=(pad, pad))
+    shapes = {
+        "x": (VIEWS, batch, size, size, channels),
+        "w": (VIEWS, window, window, channels, features),
+        "dy": (VIEWS, batch, *geometry.output, features),
     }
-    return {name: partial(function, x, w, dy) for name, function in compiled.items()}
+    arrays = {name: jax.random.normal(jax.random.key(0), shape) for name, shape in shapes.items()}
+    gflop = 2e-9 * arrays["dy"].size * window**2 * channels
+    for operation, (kernels, names, otherwise) in OPERATIONS.items():
+        pairs = [tuple(arrays[name][view] for name in names) for view in range(VIEWS)]
+        timed = {}
+        for name, kernel in kernels.items():
+            if fits(name, geometry):
+                run = jax.jit(lambda pairs, kernel=kernel: [kernel(*pair, geometry) for pair in pairs])
+                timed[name] = lambda run=run, pairs=pairs: run(pairs)
+        chosen = cpu_kernels.choose(geometry, (channels, features), otherwise=otherwise)
+        rates = {name: gflop / seconds for name, seconds in best_times(timed, repeats).items()}
+        row = f"{f'{size}x{size}x{channels}->{features} {window}x{window}/{stride}':<24}{operation:<9}"
+        print(
+            row + "".join(f"{name}{'*' * (name == chosen)} {rate:.0f}   " for name, rate in rates.items()), flush=True
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--encoder", choices=tuple(LAYERS), default="resnet18")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
     flags = parser.parse_args()
-
-    print(f"GFLOP/s lax / ours (ratio), batch {flags.batch}, float32, {jax.devices()[0].platform}")
-    print(f"{'layer':<22}" + "".join(f"{name:>22}" for name in OPERATIONS))
-    for size, channels, features, window, stride in LAYERS:
-        pad = (window // 2, window // 2)
-        geometry = Geometry.make(
-            image=(size, size), window=(window, window), strides=(stride, stride), padding=(pad, pad)
-        )
-        keys = jax.random.split(jax.random.key(0), 3)
-        x = jax.random.normal(keys[0], (flags.batch, size, size, channels))
-        w = jax.random.normal(keys[1], (window, window, channels, features))
-        dy = jax.random.normal(keys[2], (flags.batch, *geometry.output, features))
-        gflop = 2e-9 * dy.size * window**2 * channels
-        lax = operations(partial(lax_kernels.conv, geometry=geometry), x, w, dy)
-        ours = operations(partial(conv2d, strides=(stride, stride), padding=(pad, pad)), x, w, dy)
-        row = f"{f'{size}x{size}x{channels}->{features} {window}x{window}/{stride}':<22}"
-        for name in OPERATIONS:
-            seconds = best_times({"lax": lax[name], "ours": ours[name]}, flags.repeats)
-            rates = [gflop / seconds[key] for key in ("lax", "ours")]
-            row += f"{f'{rates[0]:.0f} / {rates[1]:.0f} ({rates[1] / rates[0]:.2f}x)':>22}"
-        print(row, flush=True)
+    print(f"GFLOP/s, batch {flags.batch}, two views, float32, {jax.devices()[0].platform}")
+    for layer in LAYERS[flags.encoder]:
+        print_layer(layer, flags.batch, flags.repeats)
 
 
 if __name__ == "__main__":

@@ -207,4 +207,4 @@ def _load(network: nn.Module, params: Mapping[str, Any], prefix: str = "") -> No
             array = array.transpose((3, 2, 0, 1) if array.ndim == 4 else (1, 0))
         target = path.replace("kernel", "weight").replace("scale", "weight")
         with torch.no_grad():
-            network.get_parameter(target).copy_(torch.from_numpy(np.ascontiguousarray(array)))
+            network.get_parameter(target).copy_(torch.from_numpy(array.copy()))
