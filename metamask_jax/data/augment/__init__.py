@@ -12,13 +12,12 @@ Example:
 """
 
 from metamask_jax.data.augment.draws import Draws, sample_draws
-from metamask_jax.data.augment.multi_crop import SMALLEST_AREA, make_multi_crop
+from metamask_jax.data.augment.multi_crop import make_multi_crop
 from metamask_jax.data.augment.pipeline import Augmentation, example_keys, make_augmentation, render_view
 from metamask_jax.data.augment.presets import PRESETS, CenterCrop, RandomResizedCrop, ViewSpec
 
 __all__ = [
     "PRESETS",
-    "SMALLEST_AREA",
     "Augmentation",
     "CenterCrop",
     "Draws",

@@ -7,7 +7,7 @@ import jax
 from metamask_jax.data.augment.pipeline import Augmentation, make_augmentation
 from metamask_jax.data.augment.presets import PRESETS, RandomResizedCrop, ViewSpec
 
-SMALLEST_AREA = 0.05  # of a small view, as a share of the image's
+_SMALLEST_AREA = 0.05  # of a small view, as a share of the image's
 _STREAM = 0x736D616C  # sets the small views' draws apart from those of the others
 
 
@@ -27,7 +27,7 @@ def make_multi_crop(
         split: the usual views show at least this share of the image, the small ones at most.
     """
     small = make_augmentation(
-        _cropped(preset, image_size, small_size, (SMALLEST_AREA, split)), image_size=small_size, views=small_views
+        _cropped(preset, image_size, small_size, (_SMALLEST_AREA, split)), image_size=small_size, views=small_views
     )
 
     def augment_small(images: jax.Array, keys: jax.Array) -> jax.Array:
