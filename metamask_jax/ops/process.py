@@ -1,14 +1,28 @@
-"""How the C library gives memory back, which decides how often a CPU step meets pages it has to clear first."""
+"""Settings of the whole process that make training on a CPU faster."""
 
 import ctypes
+import os
 import sys
 
 # mallopt's names for what is set below (malloc.h).
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
+# XLA's newer code generator takes twice as long for the same speed, on the programs here.
+_XLA_FLAG, _XLA_VALUE = "--xla_cpu_use_fusion_emitters", "false"
+
+
+def tune_cpu_process() -> None:
+    """Sets what helps on a CPU and harms nowhere else; to be called before anything uses JAX.
+
+    A flag that is already in `XLA_FLAGS` is left as it is.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if _XLA_FLAG not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_XLA_FLAG}={_XLA_VALUE}".strip()
+    keep_freed_memory()
 
 
 def keep_freed_memory() -> bool:
-    """Makes this process keep the memory it frees; to be called before JAX starts its threads.
+    """Makes this process keep the memory it frees.
 
     XLA allocates the temporary buffers of a step, gigabytes of them, anew in every step. glibc takes such blocks from
     the system and returns them at once, so that every step pays for clearing all of its pages. Nothing changes where
