@@ -59,9 +59,9 @@ def make_train_step(config: ConfigDict, *, steps_per_epoch: int, total_steps: in
     }
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        keys = example_keys(state.seed, state.step, batch.positions)
-        views, small = augment(batch.images, keys), augment_small(batch.images, keys)
-        sample = Sample(views, small, keys, batch.labels, batch.indices)
+        images, labels, positions, indices = map(jnp.asarray, batch)
+        keys = example_keys(state.seed, state.step, positions)
+        sample = Sample(augment(images, keys), augment_small(images, keys), keys, labels, indices)
         clock = Clock(state.step, state.step / steps_per_epoch, state.step / total_steps)
         context = Context(config, model, clock, axis_name)
         rates = {section: schedule(state.step) for section, schedule in schedules.items()}

@@ -40,6 +40,7 @@ def default_config() -> ConfigDict:
         {
             "name": "simclr",
             "head": placeholder(tuple),  # widths of the projection head's layers
+            "head_norm": placeholder(bool),  # BatchNorm after the projection head's last layer, of BYOL
             "predictor": placeholder(int),  # width of the predictor's hidden layer
             "temperature": placeholder(float),
             "positive_prior": placeholder(float),  # tau_plus of DCL and HCL

@@ -58,7 +58,7 @@ def preview(config: ConfigDict, *, step: int, examples: int) -> np.ndarray:
     ]
     augment = jax.jit(make_augmentation(specs, image_size=data.image_size, views=data.views))
     views = augment(batch.images[:examples], example_keys(seed, step, batch.positions[:examples]))
-    originals, _ = source.gather(batch.indices[:examples])
+    originals, _ = source.gather(np.asarray(batch.indices[:examples]))
     pixels = np.round(np.asarray(views) * 255).astype(np.uint8)
     return draw_grid([list(originals), *map(list, pixels)])
 

@@ -10,7 +10,7 @@ from metamask_jax.methods.siamese import Siamese, cosine_momentum, moving_averag
 
 def byol(config: ConfigDict, axis_name: str | None) -> Method:
     """The target is encoder and head under averaged weights, in training mode: BatchNorm uses its batch statistics."""
-    heads = Siamese.build(config, axis_name, last_norm=False)
+    heads = Siamese.build(config, axis_name, last_norm=config.method.head_norm)
 
     def init(key: jax.Array, encoder_params: PyTree, dim: int) -> Variables:
         params, batch_stats = heads.init(key, dim)
@@ -32,5 +32,9 @@ def byol(config: ConfigDict, axis_name: str | None) -> Method:
     return Method(init, loss, update)
 
 
-# The paper's momentum is 0.996 for 1000 epochs of ImageNet and 0.99 for 300 and fewer.
-BYOL = Recipe(byol, defaults={"head": (4096, 256), "predictor": 4096, "momentum": 0.99}, min_views=2)
+BYOL = Recipe(
+    byol,
+    # The paper's momentum is 0.996 for 1000 epochs of ImageNet and 0.99 for 300 and fewer.
+    defaults={"head": (4096, 256), "head_norm": False, "predictor": 4096, "momentum": 0.99},
+    min_views=2,
+)
