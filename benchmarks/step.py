@@ -35,7 +35,7 @@ MATMUL = 2048  # rows and columns of the product that stands for the machine's p
 
 
 def our_steps(encoder: str, batch: int) -> tuple[TrainState, dict[str, Callable]]:
-    """The initial state, and each step as `(state, sample) -> state`; that of `lookahead` takes two samples."""
+    """The initial state, and each step as `(state, sample) -> state`."""
     config = official(default_config())
     config.encoder.name, config.train.batch_size, config.meta.estimator = encoder, batch, "exact"
     config = validate(config)
@@ -52,14 +52,15 @@ def our_steps(encoder: str, batch: int) -> tuple[TrainState, dict[str, Callable]
         def loss(params: Any, mask: jax.Array) -> jax.Array:
             return total_loss(context, state.replace(mask=mask), params, sample)[0]
 
-        # The same batch and weights stand for the previous ones: the work is the same.
         gradient, direct = jax.grad(loss, (0, 1))(state.params, state.mask)
-        optimizer = make_optimizer(config.optimizer, RATE)
-        previous = jax.lax.optimization_barrier((state.params, state.mask, sample))
+        optimizer = make_optimizer(config.optimizer, RATE, constant_rate=context.model.method.constant_rate)
+        # Other pictures with the same weights stand for the previous step: the work is the same.
+        previous = sample._replace(views=jnp.roll(sample.views, 1, axis=1))
         second_order = lookahead_gradient(
-            lambda params, mask: total_loss(context, state.replace(mask=mask), params, previous[2])[0],
+            lambda params, mask: total_loss(context, state.replace(mask=mask), params, previous)[0],
             gradient,
-            *previous[:2],
+            state.params,
+            state.mask,
             optimizer=optimizer,
             opt_state=state.opt_state,
         )

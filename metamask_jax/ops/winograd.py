@@ -7,7 +7,8 @@ A tile of `m` outputs of a one-dimensional filter with `r` taps is a product of 
 
 With images and channels, every point is one matrix product. The weight gradient is the exact transpose of the same
 formula, so the three operations share their three matrices. F(4, 3), which makes 4x4 outputs of a 3x3 kernel at a
-time, has 4 times fewer multiplications in all of them; its transforms cost some of that, and one or two digits.
+time, has 4 times fewer multiplications in all of them, F(2, 3) 2.25 times. Transforms cost some of that, and digits:
+relative errors in float32 stay below 1e-5 and 1e-6.
 """
 
 from collections.abc import Sequence
@@ -42,6 +43,8 @@ class _Matrices(NamedTuple):
 def _matrices(m: int, r: int) -> _Matrices:
     """Cook-Toom's construction for m outputs and r taps."""
     n = m + r - 1
+    if n - 1 > len(_POINTS):
+        raise ValueError(f"tile={m} with a kernel of {r} pixels; expected at most {len(_POINTS) + 2 - r} for tile")
     points = [Fraction(p) for p in _POINTS[: n - 1]]
 
     def polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
@@ -77,9 +80,9 @@ def _conv(x: jax.Array, w: jax.Array, geometry: Geometry, tile: int, product: st
     kernel = _stack(_transform(matrices.kernel, w))
 
     def convolve(x: jax.Array) -> jax.Array:
-        y = jnp.einsum(product, _input_tiles(x, geometry, tile), kernel)
-        y = _transform(matrices.output, y.reshape(points, points, len(x), *_tiles(geometry, tile), -1))
-        y = jnp.stack([jnp.stack(row, axis=3) for row in y], axis=2)  # [n, tiles, tile, tiles, tile, channels]
+        products = jnp.einsum(product, _input_tiles(x, geometry, tile), kernel)
+        grid = _transform(matrices.output, products.reshape(points, points, len(x), *_tiles(geometry, tile), -1))
+        y = jnp.stack([jnp.stack(row, axis=3) for row in grid], axis=2)  # [n, tiles, tile, tiles, tile, channels]
         return y.reshape(len(x), y.shape[1] * tile, y.shape[3] * tile, -1)[:, :height, :width]
 
     return map_chunks(convolve, x, size=_images_a_chunk(x, geometry, tile, max(w.shape[2:])))

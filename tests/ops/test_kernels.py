@@ -118,3 +118,10 @@ def test_chunks_cover_every_entry_once(size: int) -> None:
     np.testing.assert_array_equal(chunks.map_chunks(lambda x: 2 * x, x, size=size), 2 * x)
     np.testing.assert_array_equal(chunks.sum_chunks(lambda x, y: x.T @ y, (x, x + 1), size=size), x.T @ (x + 1))
     assert jax.eval_shape(lambda x: chunks.map_chunks(lambda part: part[:, :1], x, size=size), x).shape == (7, 1)
+
+
+def test_tiles_with_too_many_points_are_refused() -> None:
+    geometry = geometry_of(CASES[3])
+    x, w = operands(geometry, "conv", "float32")
+    with pytest.raises(ValueError, match="tile=4 with a kernel of 5 pixels; expected at most 2"):
+        winograd.conv(x, w, geometry, tile=4)
