@@ -1,6 +1,9 @@
 """Shared set-up: four forced host devices, so that pmap is real on any machine, and a compiler in a hurry."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 _FLAGS = (
     "--xla_force_host_platform_device_count=4",
@@ -10,6 +13,11 @@ _FLAGS = (
 )
 os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *_FLAGS))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# The processes of a test run share what they compile: many tests train the same tiny network.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder = tempfile.mkdtemp(prefix="metamask_jax_tests_")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 from collections.abc import Iterator
 

@@ -67,8 +67,8 @@ def test_numbers_of_a_run_are_those_of_the_functions(diagnosed: tuple[pathlib.Pa
     assert entropy == pytest.approx(bounds["linear_cross_entropy"] + np.log(30 / dim))
 
 
-def test_the_projection_is_that_of_training_in_inference_mode(pretrained: pathlib.Path) -> None:
-    run = load_run(pretrained, step="last")
+def test_the_projection_is_that_of_training_in_inference_mode(pretrained: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    run = load_run(shutil.copytree(pretrained, tmp_path / "run"), step="last")
     subject = Subject(run, size=64, classifier="knn", trials=1)
     h = subject.test[0] * subject.weights
     params, stats = run.state.params["method"], run.state.batch_stats["method"]
@@ -82,8 +82,8 @@ def test_the_projection_is_that_of_training_in_inference_mode(pretrained: pathli
     np.testing.assert_allclose(subject.project(h.reshape(2, 32, -1)), z.reshape(2, 32, -1), rtol=1e-4, atol=1e-4)
 
 
-def test_views_differ_but_are_the_same_each_time(pretrained: pathlib.Path) -> None:
-    run = load_run(pretrained, step="last")
+def test_views_differ_but_are_the_same_each_time(pretrained: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    run = load_run(shutil.copytree(pretrained, tmp_path / "run"), step="last")
     first, second = (Subject(run, size=40, classifier="knn", trials=1).views for _ in range(2))
     np.testing.assert_array_equal(first, second)
     assert first.shape == (2, 40, 12)
