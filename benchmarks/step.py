@@ -24,7 +24,7 @@ from metamask_jax.config import default_config, official, validate
 from metamask_jax.meta import lookahead_gradient
 from metamask_jax.methods import Clock
 from metamask_jax.objective import Context, Sample, total_loss
-from metamask_jax.ops.process import tune_cpu_process
+from metamask_jax.ops.process import keep_freed_memory
 from metamask_jax.optim import make_mask_optimizer, make_optimizer
 from metamask_jax.state import TrainState, build_model, init_state
 from metamask_jax.train_step import meta_step, regular_step
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     flags = parser.parse_args()
-    tune_cpu_process()
+    keep_freed_memory()
     timed, flops = runs(flags, random_sample(flags.batch))
     seconds = medians(timed, flags.repeats)
     found = ratios(seconds, flops)

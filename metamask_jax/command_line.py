@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from metamask_jax.config import ConfigError, apply_overrides, load_config
+from metamask_jax.ops.process import keep_freed_memory
 
 _QUICKSTART = "configs/quickstart.py"
 _OVERRIDE = "--config."
@@ -80,6 +81,7 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -
     """Runs a command and turns what we raise on purpose into one sentence and an exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("metamask_jax").setLevel(logging.INFO)
+    keep_freed_memory()
     try:
         return command(arguments)
     except ConfigError as error:  # told apart first: a bad flag should not have to wait for the other imports

@@ -1,12 +1,9 @@
-"""Settings of the process: what is kept, measured in a fresh one."""
+"""Memory that a process keeps, measured in a fresh one."""
 
-import os
 import subprocess
 import sys
 
 import pytest
-
-from metamask_jax.ops import process
 
 PROGRAM = """
 import resource, sys
@@ -30,13 +27,3 @@ def test_memory_that_was_freed_is_not_cleared_again() -> None:
         return int(output.stdout)
 
     assert faults("keep") < faults("default") / 2
-
-
-def test_flags_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "keep_freed_memory", lambda: True)
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=true")
-    process.tune_cpu_process()
-    assert os.environ["XLA_FLAGS"] == "--xla_cpu_use_fusion_emitters=true"
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_max_isa=AVX2")
-    process.tune_cpu_process()
-    assert os.environ["XLA_FLAGS"] == "--xla_cpu_max_isa=AVX2 --xla_cpu_use_fusion_emitters=false"
