@@ -101,7 +101,8 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, oldest first."""
-        return sorted(self._manager.all_steps(read=True))
+        self._manager.reload()  # a save that failed may be in its memory
+        return sorted(self._manager.all_steps())
 
     def best_step(self) -> int | None:
         """The step with the highest metric, the first of equals; None if none was measured."""
