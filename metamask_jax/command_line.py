@@ -81,6 +81,7 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -
     """Runs a command and turns what we raise on purpose into one sentence and an exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("metamask_jax").setLevel(logging.INFO)
+    logging.getLogger("absl").setLevel(logging.ERROR)  # orbax and tfds warn of what is meant
     keep_freed_memory()
     try:
         return command(arguments)

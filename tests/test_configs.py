@@ -1,7 +1,8 @@
-"""Every file in configs/ trains two steps on stand-in data of its dataset's shape, with a narrow network."""
+"""Every file in configs/ trains two steps on stand-in data of its dataset's shape, with a narrow, shallow network."""
 
 import io
 import pathlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from metamask_jax.config import apply_overrides, load_config
+from metamask_jax.models import ENCODERS
 from metamask_jax.train import pretrain
 from metamask_jax.watch import read_json_lines
 
@@ -23,6 +25,7 @@ PUBLIC = {
 NARROW = {
     "train.batch_size": "8",
     "train.steps": "2",
+    "data.size": "8",
     "encoder.width": "0.0625",
     "method.head": "(16, 8)",
     "loss.drr_head": "(16,)",
@@ -94,6 +97,13 @@ def stand_ins(tmp_path_factory):
     overrides["tiny_imagenet"]["data.options.path"] = str(data_dir / "tiny-imagenet-200")
     overrides["confounded_shapes"] |= {"data.options.train_size": "16", "data.options.test_size": "8"}
     return overrides
+
+
+@pytest.fixture(autouse=True)
+def shallow_resnets(monkeypatch):
+    """One block in each of two stages: a deeper network takes minutes to compile and tests nothing more."""
+    for name in ("resnet18", "resnet50"):
+        monkeypatch.setitem(ENCODERS, name, partial(ENCODERS[name], blocks=(1, 1)))
 
 
 @pytest.mark.slow
