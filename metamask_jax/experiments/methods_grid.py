@@ -19,7 +19,7 @@ def cells(
     encoders: Sequence[str],
     measures: tuple[str, ...],
 ) -> list[Cell]:
-    """The whole grid; CMC alone has one augmented image, of which L and ab are the two views."""
+    """The whole grid; two methods stand for all in a smoke test."""
     return [
         Cell(
             {"method": method, "variant": variant, "dataset": dataset, "encoder": encoder},
@@ -34,7 +34,7 @@ def cells(
         )
         for dataset in datasets
         for encoder in encoders
-        for method in methods
+        for method in (methods[:2] if scale.name == "smoke" else methods)
         for variant in VARIANTS
     ]
 
