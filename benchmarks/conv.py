@@ -1,6 +1,6 @@
 """Speed of every convolution kernel on the layers of the encoders, forward and both gradients.
 
-    python benchmarks/conv.py [--encoder resnet18] [--batch 64] [--repeats 5]
+    python benchmarks/conv.py [--encoder resnet18|conv|short] [--batch 64] [--repeats 5]
 
 All kernels of a layer are timed in turns in one run and the best time of each is kept; the one `ops.conv2d` chooses is
 starred. Two independent batches, as two views are, share a program, because XLA runs what is independent at the same
@@ -30,11 +30,13 @@ LAYERS = {
         (4, 512, 512, 3, 1),
     ],
     "conv": [(32, 3, 96, 3, 1), (15, 96, 256, 5, 1), (7, 256, 384, 3, 1), (7, 384, 384, 3, 1), (7, 384, 256, 3, 1)],
+    # `conv` of width 1/8 at 24 pixels, as the short runs have it
+    "short": [(24, 3, 12, 3, 1), (11, 12, 32, 5, 1), (5, 32, 48, 3, 1), (5, 48, 48, 3, 1), (5, 48, 32, 3, 1)],
 }
 OPERATIONS = {
-    "forward": (cpu_kernels.CONV, ("x", "w"), "lax"),
-    "dx": (cpu_kernels.CONV_DX, ("dy", "w"), "lax"),
-    "dw": (cpu_kernels.CONV_DW, ("x", "dy"), "patches"),
+    "conv": (cpu_kernels.CONV, ("x", "w")),
+    "conv_dx": (cpu_kernels.CONV_DX, ("dy", "w")),
+    "conv_dw": (cpu_kernels.CONV_DW, ("x", "dy")),
 }
 VIEWS = 2
 
@@ -69,14 +71,14 @@ def print_layer(layer: tuple[int, ...], batch: int, repeats: int) -> None:
     }
     arrays = {name: jax.random.normal(jax.random.key(0), shape) for name, shape in shapes.items()}
     gflop = 2e-9 * arrays["dy"].size * window**2 * channels
-    for operation, (kernels, names, otherwise) in OPERATIONS.items():
+    for operation, (kernels, names) in OPERATIONS.items():
         pairs = [tuple(arrays[name][view] for name in names) for view in range(VIEWS)]
         timed = {}
         for name, kernel in kernels.items():
             if fits(name, geometry):
                 run = jax.jit(lambda pairs, kernel=kernel: [kernel(*pair, geometry) for pair in pairs])
                 timed[name] = lambda run=run, pairs=pairs: run(pairs)
-        chosen = cpu_kernels.choose(geometry, (channels, features), otherwise=otherwise)
+        chosen = cpu_kernels.choose(operation, geometry, (channels, features))
         rates = {name: gflop / seconds for name, seconds in best_times(timed, repeats).items()}
         row = f"{f'{size}x{size}x{channels}->{features} {window}x{window}/{stride}':<24}{operation:<9}"
         print(

@@ -15,25 +15,17 @@ to the end yet: no result is claimed.
 
 from ml_collections import ConfigDict
 
-from metamask_jax.config import VARIANTS, default_config
-from metamask_jax.presets import DATASETS, parse, set_dataset
-
-METHODS = ("simclr", "barlow_twins", "swav", "cmc", "byol", "simsiam", "dcl", "hcl")
+from metamask_jax import presets
+from metamask_jax.config import VARIANTS
 
 
 def get_config(argument: str = "") -> ConfigDict:
     """What differs from the defaults; `argument` is `METHOD,DATASET,ENCODER,VARIANT`."""
-    method, dataset, encoder, variant = parse(
-        argument, method=METHODS, dataset=DATASETS, encoder=("conv", "fc"), variant=VARIANTS
+    *cell, variant = presets.parse(
+        argument,
+        method=presets.TABLE1_METHODS,
+        dataset=presets.DATASETS,
+        encoder=("conv", "fc"),
+        variant=VARIANTS,
     )
-    config = default_config()
-    config.train.update(batch_size=64, epochs=200)
-    config.method.name = method
-    set_dataset(config, dataset)
-    if method == "cmc":
-        config.data.augmentation = "cmc"
-    if method in ("simclr", "dcl", "hcl"):
-        config.method.bank_size = 4096
-    config.encoder.name = encoder
-    config.optimizer.update(learning_rate=0.03, schedule="cosine")
-    return VARIANTS[variant](config)
+    return VARIANTS[variant](presets.table1(*cell))

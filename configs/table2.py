@@ -14,22 +14,11 @@ the end yet: no result is claimed.
 
 from ml_collections import ConfigDict
 
-from metamask_jax.config import VARIANTS, default_config
-from metamask_jax.presets import DATASETS, parse, set_dataset
-
-METHODS = ("simclr", "barlow_twins", "byol", "dcl", "hcl", "nnclr")
+from metamask_jax import presets
+from metamask_jax.config import VARIANTS
 
 
 def get_config(argument: str = "") -> ConfigDict:
     """What differs from the defaults; `argument` is `METHOD,DATASET,VARIANT`."""
-    method, dataset, variant = parse(argument, method=METHODS, dataset=DATASETS, variant=VARIANTS)
-    config = default_config()
-    config.train.update(batch_size=512, epochs=800)
-    config.method.name = method
-    set_dataset(config, dataset)
-    config.data.augmentation = "barlow"
-    if dataset == "stl10":
-        config.encoder.stem = "imagenet"  # keeps the cost of a step near that of CIFAR
-    if method == "nnclr":
-        config.method.queue_size = 16_384  # the paper's 98,304 are for the million images of ImageNet
-    return VARIANTS[variant](config)
+    *cell, variant = presets.parse(argument, method=presets.TABLE2_METHODS, dataset=presets.DATASETS, variant=VARIANTS)
+    return VARIANTS[variant](presets.table2(*cell))

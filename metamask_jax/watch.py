@@ -58,6 +58,17 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
     os.replace(temporary, path)
 
 
+def to_plain(value: Any) -> Any:
+    """Arrays, NumPy scalars and nested mappings as what JSON knows; numbers that are not finite become null."""
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return to_plain(value.item())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 class Watch:
     """All of a run's outputs as one; a context manager. Only the main process has one."""
 

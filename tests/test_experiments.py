@@ -22,9 +22,9 @@ from tests import tiny  # noqa: F401 - registers its encoder
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-def tiny_smoke(dataset, encoder):
+def tiny_smoke(method, dataset, encoder):
     """The smoke scale's configuration with an encoder that compiles in seconds."""
-    config = scales._smoke(dataset, encoder)
+    config = scales._smoke(method, dataset, encoder)
     config.encoder.name = "tiny"
     return config
 
@@ -44,12 +44,24 @@ def command(folder, name, *flags):
     return main([name, "--scale=smoke", f"--out={folder / 'out'}", f"--data_dir={folder / 'data'}", *flags])
 
 
-def test_the_list_has_every_experiment_of_the_paper_and_its_cost(capsys):
-    assert main(["list", "--scale=cpu"]) == 0
+def test_the_list_has_every_experiment_of_the_paper_and_its_cost(tmp_path, capsys):
+    assert main(["list", "--scale=cpu", f"--out={tmp_path}"]) == 0
     printed = capsys.readouterr().out
     ids = ["T1", "T2", "F1a", "F1b", "F2", "F4", "F5", "F6", "T3", "T4", "T5", "T6", "F7", "F8", "TH"]
     assert [line.split()[0] for line in printed.splitlines()[1:16]] == ids
-    assert all("min" in line for line in printed.splitlines()[1:])
+    alphas = next(line.split() for line in printed.splitlines() if line.startswith("F5"))
+    assert alphas[1:5] == ["15", "15", f"{15 * 160:,}", "?"]
+
+
+def test_the_list_takes_its_times_from_finished_runs(tmp_path, monkeypatch, capsys):
+    jobs = runner_module.plan(
+        EXPERIMENTS["F5"], scales.SCALES["smoke"], seeds=[0], out=tmp_path / "smoke", data_dir="data"
+    )
+    jobs[0].workdir.mkdir(parents=True)
+    (jobs[0].workdir / "result.json").write_text('{"seconds": 60.0}')
+    assert main(["list", "--scale=smoke", f"--out={tmp_path}", "--data_dir=data"]) == 0
+    alphas = next(line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("F5"))
+    assert alphas[1:6] == ["2", "2", "4", "2", "min"]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def evaluate(
     results = read_results(run.workdir)
     train, test = _open(run, dataset, data_dir, options, size)
     _check(train, test, names)
-    data = _data(run, train, test)
+    data = load_data(run, train, test)
     new: list[Entry] = []
     for name in names:
         started = time.monotonic()
@@ -175,8 +175,8 @@ def _check(train: Source, test: Source, protocols: Sequence[str]) -> None:
             )
 
 
-def _data(run: Run, train: Source, test: Source) -> Data:
-    """Features and labels of both sets, and what the labels have to fulfil."""
+def load_data(run: Run, train: Source, test: Source) -> Data:
+    """Features and labels of both sets; refuses labels that no protocol could use."""
     train_h, train_labels = features(run, train)
     test_h, test_labels = features(run, test)
     for split, labels in (("train", train_labels), ("test", test_labels)):

@@ -15,11 +15,8 @@ from metamask_jax.command_line import Parser, guarded, keep_compiled_programs
 from metamask_jax.config import ConfigError
 from metamask_jax.experiments import EXPERIMENTS
 from metamask_jax.experiments.output import write
-from metamask_jax.experiments.runner import Job, collect, only, plan, run_all, run_job
+from metamask_jax.experiments.runner import Job, collect, only, pace, plan, run_all, run_job
 from metamask_jax.experiments.scales import SCALES, Scale, scale_named
-
-# Seconds a cell took on two CPU cores at scale `cpu`, without and with mask learning; other machines differ.
-_SECONDS = {"cpu": (40, 100), "smoke": (10, 15)}
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -114,22 +111,24 @@ def _show(name: str, jobs: list[Job], scale: Scale, flags: Any) -> None:
 
 
 def _list(scale: Scale, flags: Any) -> int:
-    print(f"{'':5}{'cells':>6}{'left':>6}  {'time left':12}{'':2}what")
+    plans = {name: _jobs(name, scale, flags) for name in EXPERIMENTS}
+    paces = pace(job for jobs in plans.values() for job in jobs)
+    unit = "epochs" if scale.config().train.steps is None else "steps"
+    print(f"{'':5}{'cells':>6}{'left':>6}{unit + ' left':>14}{'time left':>11}  what")
     for name, experiment in EXPERIMENTS.items():
-        jobs = _jobs(name, scale, flags)
-        left = [job for job in jobs if job.missing()]
+        left = [job for job in plans[name] if job.missing()]
         print(
-            f"{name:5}{len(jobs):6}{len(left):6}  {_estimate(left, scale):12}  {experiment.title} ({experiment.source})"
+            f"{name:5}{len(plans[name]):6}{len(left):6}{sum(job.length for job in left):14,}{_time(left, paces):>11}"
+            f"  {experiment.title} ({experiment.source})"
         )
     return 0
 
 
-def _estimate(jobs: list[Job], scale: Scale) -> str:
-    """Time the cells would take one after another; epochs of an accelerator stand for a full run."""
-    if scale.name in _SECONDS:
-        seconds = sum(_SECONDS[scale.name][job.config.mask.learn] for job in jobs)
-        return f"{seconds / 60:.0f} min"
-    return f"{sum(job.config.train.epochs for job in jobs):,} epochs"
+def _time(jobs: list[Job], paces: dict[bool, float]) -> str:
+    """What the cells would take one after another, if finished ones of their kind tell."""
+    if any(job.config.mask.learn not in paces for job in jobs):
+        return "?"
+    return f"{sum(job.length * paces[job.config.mask.learn] for job in jobs) / 60:.0f} min"
 
 
 def main(arguments: Sequence[str]) -> int:

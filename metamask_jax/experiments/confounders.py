@@ -1,13 +1,13 @@
 """C1, C2, C3, beyond the paper: does the mask find the confounders where they are known (confounded_shapes)?"""
 
+from metamask_jax.experiments.ablations import COMPARED, ablation_cells
 from metamask_jax.experiments.base import Cell, Experiment, Label, Report, Results, Table
-from metamask_jax.experiments.names import ABLATIONS
 from metamask_jax.experiments.output import lines
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.experiments.statistics import difference_text, mean_text, paired_difference
 from metamask_jax.meta import ESTIMATORS
 
-_MEASURES = ("knn", "information", "meta_norms")
+_MEASURES = ("knn", "mask", "information", "meta_norms")
 _SHAPES = "confounded_shapes"
 
 
@@ -28,7 +28,7 @@ def _agreement_rows(results: Results, base: Label) -> list[tuple[str, ...]]:
                 str(run),
                 mean_text(part.of("knn.accuracy")),
                 difference_text(paired_difference(part.of("knn.accuracy"), reference)) if run != base else "",
-                mean_text(part.of("knn.mask_std"), scale=1.0, digits=4),
+                mean_text(part.of("mask.std"), scale=1.0, digits=4),
                 *(
                     mean_text(
                         {seed: values[key] for seed, values in found.items() if values[key] is not None}, scale=1.0
@@ -79,20 +79,17 @@ def _rate_report(results: Results) -> Report:
 
 
 def _strength_cells(scale: Scale) -> list[Cell]:
-    names = ("SimCLR", "Barlow Twins", "SimCLR + Barlow Twins", "MetaMask")
     return [
-        Cell(
-            {"run": name, "strength": strength},
-            scale.config(
-                dataset=_SHAPES,
-                method=ABLATIONS[name][0],
-                variant=ABLATIONS[name][1],
-                data__options__strength=str(strength),
-            ),
-            ("knn",),
-        )
+        cell
         for strength in ((0.0, 0.5, 1.0) if scale.name != "smoke" else (1.0,))
-        for name in names
+        for cell in ablation_cells(
+            scale,
+            COMPARED,
+            ("knn",),
+            {"strength": strength},
+            dataset=_SHAPES,
+            data__options__strength=str(strength),
+        )
     ]
 
 

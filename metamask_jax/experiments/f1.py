@@ -3,19 +3,16 @@
 import numpy as np
 
 from metamask_jax import plots
+from metamask_jax.experiments.ablations import ablation_cells
 from metamask_jax.experiments.base import Cell, Experiment, Report, Results, Table
 from metamask_jax.experiments.output import lines
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.experiments.statistics import mean_text
 
-_RUNS = {"SimCLR": "alone", "SimCLR + Barlow Twins": "without_meta", "MetaMask": "metamask"}
-
 
 def _map_cells(scale: Scale) -> list[Cell]:
-    return [
-        Cell({"run": name}, scale.config(variant=variant), ("classes", "similarity", "correlation"))
-        for name, variant in _RUNS.items()
-    ]
+    names = ("SimCLR", "SimCLR + Barlow Twins", "MetaMask")
+    return ablation_cells(scale, names, ("classes", "similarity", "correlation"))
 
 
 def _map_report(results: Results) -> Report:

@@ -40,13 +40,13 @@ def _random_report(results: Results) -> Report:
 
 
 def _encoder_cells(scale: Scale) -> list[Cell]:
-    encoders = {"weak": "conv", "strong": "resnet18" if scale.resnet else "fc"}
+    encoders = {"weak": "conv", "strong": "fc" if scale.name == "smoke" else "resnet18"}
     dataset = "cifar100" if "cifar100" in scale.datasets else "cifar10"
     return [
         Cell(
             {"encoder": name},
             scale.config(method="byol", variant="alone", encoder=encoder, dataset=dataset),
-            ("five_percent",),
+            ("random_masks",),
         )
         for name, encoder in encoders.items()
     ]
@@ -57,8 +57,8 @@ def _encoder_report(results: Results) -> Report:
     rows = []
     for place, encoder in enumerate(results.levels("encoder")):
         part = results.where(encoder=encoder)
-        unmasked = {r.seed: _trials(r, "five_percent").at(0.0)[0] for r in part.items}
-        masked = {r.seed: _trials(r, "five_percent").at(0.05) for r in part.items}
+        unmasked = {r.seed: _trials(r, "random_masks").at(0.0)[0] for r in part.items}
+        masked = {r.seed: _trials(r, "random_masks").at(0.05) for r in part.items}
         for seed, found in masked.items():
             color = (plots.BLUE, plots.ORANGE)[place]
             axis.plot(np.full(len(found), place) + 0.08 * (seed % 5 - 2), 100 * found, "o", color=color, markersize=4)

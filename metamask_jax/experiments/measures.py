@@ -8,15 +8,17 @@ import jax
 import numpy as np
 
 from metamask_jax.data.sources import open_configured
-from metamask_jax.evaluate.diagnostics import masking
-from metamask_jax.evaluate.diagnostics.__main__ import to_plain
 from metamask_jax.evaluate.diagnostics.subject import Subject
 from metamask_jax.evaluate.diagnostics.suite import DIAGNOSTICS
-from metamask_jax.evaluate.heads import sgd_heads
+from metamask_jax.evaluate.evaluation import load_data
+from metamask_jax.evaluate.features import extract_source, make_extractor
+from metamask_jax.evaluate.heads import held_out_rows
 from metamask_jax.evaluate.knn import knn_accuracy
-from metamask_jax.evaluate.probe import linear_probe
+from metamask_jax.evaluate.metrics import top_k_accuracy
+from metamask_jax.evaluate.protocols import PROTOCOLS, Settings
 from metamask_jax.evaluate.workdir import load_run
-from metamask_jax.watch import read_json_lines
+from metamask_jax.state import init_state
+from metamask_jax.watch import read_json_lines, to_plain
 
 _TRIALS = 10  # random masks a rate, the paper's number
 
@@ -32,57 +34,37 @@ def measure(name: str, workdir: Any) -> dict[str, Any]:
     return plain
 
 
-def _knn(subject: Subject) -> dict[str, Any]:
-    """Of unmasked features, as the paper tests, and of masked ones, as the authors' program does."""
-    config = subject.run.config
-    (train_h, train_labels), (test_h, test_labels) = subject.train, subject.test
-    accuracies = {
-        name: knn_accuracy(
-            train_h * weights,
-            train_labels,
-            test_h * weights,
-            test_labels,
-            k=config.eval.k,
-            temperature=config.eval.temperature,
-            num_classes=subject.num_classes,
-        )
-        for name, weights in (("accuracy", np.ones_like(subject.weights)), ("masked", subject.weights))
+def _protocol(name: str, subject: Subject) -> dict[str, Any]:
+    """Accuracies of a protocol: of unmasked features, as the paper tests, and of masked ones, as its program does."""
+    data = load_data(subject.run, subject.open("train"), subject.open("test"))
+    outcomes = PROTOCOLS[name](data, Settings(seed=subject.run.config.train.seed))
+    return {
+        quantity: top_k_accuracy(outcomes[features].scores, data.test_labels, k=k)
+        for quantity, features, k in (("accuracy", "h", 1), ("masked", "h*m", 1), ("top5", "h", 5))
     }
-    return accuracies | {"mask_std": subject.weights.std(), "mask_mean": subject.weights.mean()}
 
 
-def _linear(subject: Subject) -> dict[str, Any]:
-    labels = subject.test[1]
-    probe = linear_probe(
-        *subject.train, *subject.test, num_classes=subject.num_classes, seed=subject.run.config.train.seed
-    )
-    return {"accuracy": probe.accuracy, "top5": _top(5, probe.scores, labels)}
+def _validation(subject: Subject) -> dict[str, Any]:
+    """KNN of a fifth of the training images among the others: what settings may be chosen by."""
+    h, labels = subject.train
+    held_out = held_out_rows(len(h), 0.2, subject.run.config.train.seed)
+    return {"accuracy": _knn(subject, (h[~held_out], labels[~held_out]), (h[held_out], labels[held_out]))}
 
 
-def _mlp(subject: Subject) -> dict[str, Any]:
-    """A hidden layer of 200 on frozen features, the paper's conv/fc table; its width is ours."""
-    train_h, train_labels = subject.train
-    (found,) = sgd_heads(
-        lambda epoch: train_h,
-        train_h,
-        train_labels,
-        subject.test[0],
-        masks=[np.ones_like(subject.weights)],
-        hidden=(200,),
-        num_classes=subject.num_classes,
-        learning_rates=(0.3, 0.1, 0.03),
-        weight_decay=1e-4,
-        epochs=30,
-        batch_size=256,
-        held_out_fraction=0.2,
-        seed=subject.run.config.train.seed,
-    )
-    return {"accuracy": _top(1, found.scores, subject.test[1])}
+def _untrained(subject: Subject) -> dict[str, Any]:
+    """KNN of the encoder as the run started."""
+    state = init_state(subject.run.config)
+    extract = partial(extract_source, make_extractor(subject.run.config), state.params, state.batch_stats)
+    return {"accuracy": _knn(subject, *(extract(subject.open(split)) for split in ("train", "test")))}
 
 
-def _top(count: int, scores: np.ndarray, labels: np.ndarray) -> float:
-    best = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-    return float(np.mean(np.any(best == labels[:, None], axis=1)))
+def _knn(subject: Subject, train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray]) -> float:
+    config = subject.run.config.eval
+    return knn_accuracy(*train, *test, k=config.k, temperature=config.temperature, num_classes=subject.num_classes)
+
+
+def _mask(subject: Subject) -> dict[str, Any]:
+    return {"std": subject.weights.std(), "mean": subject.weights.mean()}
 
 
 def _meta_norms(subject: Subject) -> dict[str, Any]:
@@ -107,31 +89,18 @@ def _cost(subject: Subject) -> dict[str, Any]:
     }
 
 
-def _five_percent(subject: Subject) -> dict[str, Any]:
-    """KNN with 5 % of the dimensions masked at random, and with none."""
-    config = subject.run.config
-    found = masking.masked_accuracies(
-        *subject.train,
-        *subject.test,
-        accuracy=masking.knn(num_classes=subject.num_classes, k=config.eval.k, temperature=config.eval.temperature),
-        candidates=np.arange(len(subject.weights)),
-        rates=(0.0, 0.05),
-        trials=subject.trials,
-        seed=config.train.seed,
-    )
-    return found._asdict()
-
-
 def _diagnostic(name: str, subject: Subject) -> dict[str, Any]:
     return DIAGNOSTICS[name].run(subject).values
 
 
 MEASURES: Mapping[str, Measure] = {
-    "knn": _knn,
-    "linear": _linear,
-    "mlp": _mlp,
+    "knn": partial(_protocol, "knn_official"),
+    "linear": partial(_protocol, "linear"),
+    "mlp": partial(_protocol, "mlp"),
+    "validation": _validation,
+    "untrained": _untrained,
+    "mask": _mask,
     "meta_norms": _meta_norms,
     "cost": _cost,
-    "five_percent": _five_percent,
     **{name: partial(_diagnostic, name) for name in DIAGNOSTICS},
 }

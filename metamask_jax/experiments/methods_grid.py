@@ -23,13 +23,7 @@ def cells(
     return [
         Cell(
             {"method": method, "variant": variant, "dataset": dataset, "encoder": encoder},
-            scale.config(
-                dataset=dataset,
-                encoder=encoder,
-                method=method,
-                variant=variant,
-                **({"data__augmentation": "cmc"} if method == "cmc" else {}),
-            ),
+            scale.config(dataset=dataset, encoder=encoder, method=method, variant=variant),
             measures,
         )
         for dataset in datasets

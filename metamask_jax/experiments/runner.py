@@ -4,10 +4,11 @@ import hashlib
 import json
 import logging
 import pathlib
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -36,6 +37,12 @@ class Job(NamedTuple):
     cell: Cell
     config: ConfigDict
     workdir: pathlib.Path
+
+    @property
+    def length(self) -> int:
+        """Of the training, in steps, or in epochs where the configuration gives those."""
+        train = self.config.train
+        return int(train.epochs if train.steps is None else train.steps)
 
     def missing(self) -> list[str]:
         """The measures that are not there yet."""
@@ -134,6 +141,16 @@ class _Inline:
 
     def __exit__(self, *args: object) -> None:
         pass
+
+
+def pace(jobs: Iterable[Job]) -> dict[bool, float]:
+    """Seconds for a unit of length of the finished runs, compilation and all, without and with mask learning."""
+    found: dict[bool, list[float]] = {}
+    for job in jobs:
+        path = job.workdir / "result.json"
+        if path.exists():
+            found.setdefault(job.config.mask.learn, []).append(json.loads(path.read_text())["seconds"] / job.length)
+    return {learned: statistics.median(times) for learned, times in found.items()}
 
 
 def collect(jobs: list[Job]) -> Results:

@@ -4,7 +4,6 @@ from metamask_jax.experiments import methods_grid
 from metamask_jax.experiments.base import Cell, Experiment, Report, Results
 from metamask_jax.experiments.scales import Scale
 
-METHODS = ("barlow_twins", "swav", "simclr", "cmc", "byol", "simsiam", "dcl", "hcl")
 _COLUMNS = tuple(
     (dataset, encoder) for dataset in ("tiny_imagenet", "stl10", "cifar10", "cifar100") for encoder in ("conv", "fc")
 )
@@ -48,7 +47,7 @@ def _cells(scale: Scale) -> list[Cell]:
     full = scale.name == "full"
     return methods_grid.cells(
         scale,
-        methods=METHODS,
+        methods=tuple(_PAPER),
         datasets=tuple(dict.fromkeys(dataset for dataset, _ in _COLUMNS)) if full else ("cifar10",),
         encoders=("conv", "fc") if full else ("conv",),
         measures=("mlp", "knn"),

@@ -20,7 +20,7 @@ def _cells(scale: Scale) -> list[Cell]:
         scale,
         methods=tuple(_PAPER),
         datasets=_DATASETS if scale.name == "full" else ("cifar10",),
-        encoders=("resnet18" if scale.resnet else "conv",),
+        encoders=(scale.encoder,),
         measures=("knn",),
     )
 

@@ -1,16 +1,13 @@
 """TH, Section 4: the conditional variance and the bounds of Theorem 1, measured."""
 
+from metamask_jax.experiments.ablations import ablation_cells
 from metamask_jax.experiments.base import Cell, Experiment, Report, Results, Table
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.experiments.statistics import difference_text, mean_text, paired_difference
 
-_RUNS = {"SimCLR": "alone", "SimCLR + Barlow Twins": "without_meta", "MetaMask": "metamask"}
-
 
 def _cells(scale: Scale) -> list[Cell]:
-    return [
-        Cell({"run": name}, scale.config(variant=variant), ("variance", "bounds")) for name, variant in _RUNS.items()
-    ]
+    return ablation_cells(scale, ("SimCLR", "SimCLR + Barlow Twins", "MetaMask"), ("variance", "bounds"))
 
 
 def _report(results: Results) -> Report:

@@ -25,32 +25,32 @@ Kernel = Callable[[jax.Array, jax.Array, Geometry], jax.Array]
 _CHUNK_BYTES = 4 * 2**20
 
 
-# Fewer channels, and the transforms of Winograd's tiles cost more than the multiplications they save.
-_WINOGRAD_CHANNELS = 64
+# Fewer channels, and laying out patches or transforming tiles costs more than the multiplications then save.
+_MANY_CHANNELS = 64
 
 
 def conv(x: jax.Array, w: jax.Array, *, geometry: Geometry) -> jax.Array:
     """Convolves `x` `[n, h, w, in]` with `w` `[kh, kw, in, out]` into `[n, oh, ow, out]`."""
-    return _run(CONV[choose(geometry, w.shape[2:], otherwise="lax")], x, w, geometry)
+    return _run(CONV[choose("conv", geometry, w.shape[2:])], x, w, geometry)
 
 
 def conv_dx(dy: jax.Array, w: jax.Array, *, geometry: Geometry) -> jax.Array:
     """Input gradient `[n, h, w, in]` from `dy` `[n, oh, ow, out]` and `w` `[kh, kw, in, out]`."""
-    return _run(CONV_DX[choose(geometry, w.shape[2:], otherwise="lax")], dy, w, geometry)
+    return _run(CONV_DX[choose("conv_dx", geometry, w.shape[2:])], dy, w, geometry)
 
 
 def conv_dw(x: jax.Array, dy: jax.Array, *, geometry: Geometry) -> jax.Array:
     """Weight gradient `[kh, kw, in, out]` from `x` `[n, h, w, in]` and `dy` `[n, oh, ow, out]`."""
-    return _run(CONV_DW[choose(geometry, (x.shape[3], dy.shape[3]), otherwise="patches")], x, dy, geometry)
+    return _run(CONV_DW[choose("conv_dw", geometry, (x.shape[3], dy.shape[3]))], x, dy, geometry)
 
 
-def choose(geometry: Geometry, channels: Sequence[int], *, otherwise: str) -> str:
-    """Name of the kernel for a geometry and its numbers of input and output channels."""
+def choose(operation: str, geometry: Geometry, channels: Sequence[int]) -> str:
+    """Name of the kernel of an operation for a geometry and its numbers of input and output channels."""
     if geometry.is_pointwise:
         return "pointwise"
-    if geometry.suits_winograd and geometry.window == (3, 3) and min(channels) >= _WINOGRAD_CHANNELS:
+    if geometry.suits_winograd and geometry.window == (3, 3) and min(channels) >= _MANY_CHANNELS:
         return "winograd2"
-    return otherwise
+    return "patches" if operation == "conv_dw" and max(channels) >= _MANY_CHANNELS else "lax"
 
 
 def _run(kernel: Kernel, a: jax.Array, b: jax.Array, geometry: Geometry) -> jax.Array:

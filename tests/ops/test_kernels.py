@@ -94,11 +94,13 @@ def test_second_derivatives_on_every_kernel_equal_lax(kernel: str, monkeypatch: 
         assert relative_error(actual, expected) < 1e-12
 
 
-def test_wide_convolutions_run_on_winograds_and_narrow_ones_do_not() -> None:
-    assert cpu_kernels.choose(geometry_of(CASES[0]), (64, 64), otherwise="lax") == "winograd2"
-    assert cpu_kernels.choose(geometry_of(CASES[0]), (3, 64), otherwise="lax") == "lax"
+def test_wide_convolutions_run_on_winograds_or_patches_and_narrow_ones_on_xlas() -> None:
+    assert cpu_kernels.choose("conv", geometry_of(CASES[0]), (64, 64)) == "winograd2"
+    assert cpu_kernels.choose("conv", geometry_of(CASES[0]), (3, 64)) == "lax"
+    assert cpu_kernels.choose("conv_dw", geometry_of(CASES[0]), (3, 64)) == "patches"
+    assert cpu_kernels.choose("conv_dw", geometry_of(CASES[0]), (3, 63)) == "lax"
     for case in CASES[3:]:
-        assert cpu_kernels.choose(geometry_of(case), (64, 64), otherwise="patches") == "patches"
+        assert cpu_kernels.choose("conv_dw", geometry_of(case), (64, 64)) == "patches"
 
 
 @pytest.mark.usefixtures("x64")

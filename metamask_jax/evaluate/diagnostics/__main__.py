@@ -5,12 +5,8 @@ python -m metamask_jax.evaluate.diagnostics --workdir DIR [--step last] [--only 
 
 import json
 import logging
-import math
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Sequence
 
 from metamask_jax import plots
 from metamask_jax.command_line import Parser, guarded, keep_compiled_programs
@@ -18,7 +14,7 @@ from metamask_jax.config import ConfigError
 from metamask_jax.evaluate.diagnostics.subject import Subject
 from metamask_jax.evaluate.diagnostics.suite import DIAGNOSTICS, Outcome
 from metamask_jax.evaluate.workdir import load_run
-from metamask_jax.watch import write_atomically
+from metamask_jax.watch import to_plain, write_atomically
 
 _log = logging.getLogger("metamask_jax.diagnostics")
 
@@ -45,17 +41,6 @@ def run_diagnostics(subject: Subject, names: Sequence[str]) -> dict[str, Outcome
         write_atomically(folder / f"{name}.json", json.dumps(head | to_plain(found[name].values), indent=1))
         (folder / f"{name}.png").write_bytes(plots.to_png(found[name].figure))
     return found
-
-
-def to_plain(value: Any) -> Any:
-    """Arrays, NumPy scalars and nested mappings as what JSON knows; numbers that are not finite become null."""
-    if isinstance(value, Mapping):
-        return {str(key): to_plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | list | tuple):
-        return [to_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        return to_plain(value.item())
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _diagnose(arguments: Sequence[str]) -> int:

@@ -40,7 +40,7 @@ class Subject:
     @cached_property
     def train(self) -> tuple[np.ndarray, np.ndarray]:
         """Features [train, dim] and labels [train]."""
-        return features(self.run, self._open("train"))
+        return features(self.run, self.open("train"))
 
     @cached_property
     def test(self) -> tuple[np.ndarray, np.ndarray]:
@@ -110,10 +110,11 @@ class Subject:
         head = ProjectionHead(widths=widths, last_norm=f"bn{layers}" in params, dtype="float32", axis_name=None)
         return head, {"params": params, "batch_stats": batch_stats}
 
-    @cached_property
-    def _source(self) -> Source:
-        return self._open("test")
-
-    def _open(self, split: str) -> Source:
+    def open(self, split: str) -> Source:
+        """The images of a labelled split, `train` or `test`."""
         source = open_configured(self.run.config.data, split=split)
         return source.first(min(self.size, len(source)))
+
+    @cached_property
+    def _source(self) -> Source:
+        return self.open("test")

@@ -16,7 +16,7 @@ from metamask_jax.losses import nt_xent
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RATES = tuple(i / 10 for i in range(11))
+RATES = (0.0, 0.05, *(i / 10 for i in range(1, 11)))  # 5 % is the paper's weak-and-strong figure
 _BATCH = 256  # images whose dimensions are compared, the paper's "within a batch"
 
 

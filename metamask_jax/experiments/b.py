@@ -1,0 +1,70 @@
+"""B, beyond the paper: SimCLR, Barlow Twins, both and MetaMask, each at its own best of the same settings."""
+
+from metamask_jax.experiments.ablations import COMPARED, ablation_cells
+from metamask_jax.experiments.base import Cell, Experiment, Label, Report, Results, Table
+from metamask_jax.experiments.scales import Scale
+from metamask_jax.experiments.statistics import difference_text, mean_text, paired_difference
+
+_FACTORS = (0.5, 1.0, 2.0)  # of the scale's learning rate
+_TEMPERATURES = (0.1, 0.2, 0.5)
+_REFERENCE = "SimCLR + Barlow Twins"
+
+
+def _cells(scale: Scale) -> list[Cell]:
+    smoke = scale.name == "smoke"
+    rates = [scale.config().optimizer.learning_rate * factor for factor in (_FACTORS[:1] if smoke else _FACTORS)]
+    return [
+        cell
+        for name in COMPARED
+        for rate in rates
+        for temperature in (_TEMPERATURES if name != "Barlow Twins" and not smoke else _TEMPERATURES[:1])
+        for cell in ablation_cells(
+            scale,
+            (name,),
+            ("knn", "validation"),
+            {"setting": f"rate {rate:g}" + (f", temperature {temperature:g}" if name != "Barlow Twins" else "")},
+            optimizer__learning_rate=str(rate),
+            **({"method__temperature": str(temperature)} if name != "Barlow Twins" else {}),
+        )
+    ]
+
+
+def _report(results: Results) -> Report:
+    best = {run: _best(results.where(run=run)) for run in results.levels("run")}
+    chosen = {run: results.where(run=run, setting=setting).of("knn.accuracy") for run, setting in best.items()}
+    rows = [
+        (
+            str(run),
+            str(len(results.where(run=run).levels("setting"))),
+            str(best[run]),
+            mean_text(chosen[run]),
+            difference_text(paired_difference(chosen[run], chosen[_REFERENCE]))
+            if run != _REFERENCE and _REFERENCE in chosen
+            else "",
+        )
+        for run in best
+    ]
+    caption = "kNN on the test images at the setting chosen on held-out training images, mean over seeds:"
+    header = ("", "settings tried", "chosen", "accuracy (%)", f"difference to {_REFERENCE} [95 %]")
+    every = [
+        (str(run), str(setting), mean_text(part.of("validation.accuracy")), mean_text(part.of("knn.accuracy")))
+        for run in results.levels("run")
+        for setting in results.where(run=run).levels("setting")
+        for part in (results.where(run=run, setting=setting),)
+    ]
+    tables = [
+        Table(caption, header, rows),
+        Table("All settings:", ("", "setting", "held-out training images (%)", "test images (%)"), every),
+    ]
+    return Report(tables, {})
+
+
+def _best(results: Results) -> Label:
+    """The setting with the highest mean on held-out training images."""
+    return max(
+        results.levels("setting"),
+        key=lambda setting: float(results.where(setting=setting).stacked("validation.accuracy").mean()),
+    )
+
+
+B = Experiment("Each at its own best of the same settings", "beyond the paper", _cells, _report)
