@@ -26,7 +26,7 @@ from metamask_jax.mask import mask_weights
 from metamask_jax.monitor import Monitor
 from metamask_jax.train_step import META_METRICS, TrainState, init_state, make_train_step
 from metamask_jax.version import __version__
-from metamask_jax.watch import Silence, Watch, read_json_lines, write_atomically
+from metamask_jax.watch import Silence, Watch, check_libraries, read_json_lines, write_atomically
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +80,7 @@ def pretrain(config: ConfigDict, workdir: str | pathlib.Path, *, accept_changes:
       Interrupted: SIGTERM or SIGINT arrived; the state is saved.
     """
     config = validate(config)
+    check_libraries(config.log)
     parallel.check_batch_size(config.train.batch_size, config.train.accumulate)
     workdir = pathlib.Path(workdir)
     source = parallel.main_first(lambda: open_configured(config.data, split="pretrain"))

@@ -1,10 +1,12 @@
 """What a run shows while it goes on: metrics.jsonl, TensorBoard, W&B, and the terminal."""
 
+import importlib.util
 import json
 import logging
 import math
 import os
 import pathlib
+import secrets
 import sys
 import time
 from collections.abc import Mapping
@@ -14,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from ml_collections import ConfigDict
 
-from metamask_jax.config import flatten
+from metamask_jax.config import ConfigError, flatten
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +71,15 @@ def to_plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def check_libraries(log: ConfigDict) -> None:
+    """Refuses `config.log` settings whose library is not installed."""
+    if log.wandb_project is not None and importlib.util.find_spec("wandb") is None:
+        raise ConfigError(
+            f"config.log.wandb_project={log.wandb_project!r}, but wandb is not installed; expected None, or "
+            "`pip install metamask_jax[wandb]` first"
+        )
+
+
 class Watch:
     """All of a run's outputs as one; a context manager. Only the main process has one."""
 
@@ -95,7 +106,11 @@ class Watch:
             import wandb
 
             self._wandb = wandb.init(
-                project=config.log.wandb_project, dir=str(workdir), config=flatten(config), resume="allow"
+                project=config.log.wandb_project,
+                id=_run_id(workdir / "wandb_id"),
+                dir=str(workdir),
+                config=flatten(config),
+                resume="allow",
             )
         from tqdm import tqdm
 
@@ -182,6 +197,13 @@ class Silence(Watch):
 
     def say(self, message: str) -> None:
         """Does nothing."""
+
+
+def _run_id(path: pathlib.Path) -> str:
+    """The name under which W&B knows the run in a working directory, made up at its first start."""
+    if not path.exists():
+        write_atomically(path, secrets.token_hex(4))
+    return path.read_text()
 
 
 def _plain(value: Any) -> float | int:

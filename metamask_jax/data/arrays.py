@@ -115,7 +115,8 @@ def _decode(records: Records, images: np.ndarray) -> ArraySource:
     features = records.features
     labels = np.full(len(records), -1, np.int32)
     factors = {name: np.empty(len(records), dtype) for name, dtype in features.factors.items()}
-    with tqdm(total=len(records), desc=f"Decoding {records.prepared.name}", unit=" images", leave=False) as progress:
+    title = f"Decoding {records.prepared.name}"
+    with tqdm(total=len(records), desc=title, unit=" images", leave=False, disable=None) as progress:  # in a terminal
         for start in range(0, len(records), _CHUNK):
             for i, record in enumerate(records.read(range(start, min(start + _CHUNK, len(records)))), start):
                 what = f"picture {i} of {records.split!r} of {records.prepared.name!r}"

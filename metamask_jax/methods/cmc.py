@@ -36,8 +36,7 @@ def cmc(config: ConfigDict, axis_name: str | None) -> Method:
     redundancy reduction compares whole representations [lightness, color]; then CMC's loss is the mean over them, and
     their mean enters the memories.
     """
-    # CMC's own heads end without BatchNorm. Features after a ReLU all lean one way, and so did the projections: with
-    # the constants fixed before that shows, a short run had no time to undo it.
+    # CMC's own heads end without BatchNorm; ours has one because of two short runs, one with and one without it.
     head = ProjectionHead(widths=config.method.head, last_norm=True, dtype=config.train.dtype, axis_name=axis_name)
     size, settings = config.data.size, config.method
     if size is None:

@@ -123,7 +123,7 @@ def _download(folder: pathlib.Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     try:
-        with tqdm(desc="Downloading Tiny ImageNet", unit="B", unit_scale=True) as progress:
+        with tqdm(desc="Downloading Tiny ImageNet", unit="B", unit_scale=True, disable=None) as progress:
 
             def report(blocks: int, block_size: int, total: int) -> None:
                 progress.total = total

@@ -1,0 +1,42 @@
+"""What is watched of a run, beside the files that tests/test_pretrain.py looks at."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from metamask_jax.config import ConfigError, apply_overrides, default_config
+from metamask_jax.train import pretrain
+from metamask_jax.watch import Watch
+
+
+def test_wandb_that_is_not_installed_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    config = apply_overrides(default_config(), {"log.wandb_project": "masks"})
+    with pytest.raises(ConfigError, match="config.log.wandb_project='masks', but wandb is not installed"):
+        pretrain(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_goes_on_in_the_same_wandb_run(tmp_path, monkeypatch):
+    calls = []
+
+    class Run:
+        def log(self, values, step):
+            calls.append((step, values["loss"]))
+
+        def finish(self, exit_code):
+            calls.append(exit_code)
+
+    def init(**settings):
+        calls.append((settings["id"], settings["resume"]))
+        return Run()
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    config = apply_overrides(default_config(), {"log.wandb_project": "masks", "log.tensorboard": "False"})
+    for step in (1, 2):
+        with Watch(config, tmp_path, start_step=step - 1, total_steps=2) as watch:
+            watch.log(step, {"loss": 0.5})
+    (first, *_), (second, *_) = calls[0], calls[3]
+    assert first == second
+    assert calls == [(first, "allow"), (1, 0.5), 0, (first, "allow"), (2, 0.5), 0]
