@@ -157,6 +157,12 @@ def _shapes(image_size: int) -> tuple[ViewSpec, ...]:
     )
 
 
+def _shapes_lab(image_size: int) -> tuple[ViewSpec, ...]:
+    # Grey pictures would leave nothing in the two channels of colour.
+    (shapes,) = _shapes(image_size)
+    return (dataclasses.replace(shapes, grey_p=0.0, color_space="lab", mean=LAB_MEAN, std=LAB_STD),)
+
+
 def _eval(image_size: int) -> tuple[ViewSpec, ...]:
     # ImageNet's 256 for 224; smaller pictures are too small to throw a border away.
     shortest = round(image_size * 256 / 224) if image_size >= 224 else image_size
@@ -173,6 +179,7 @@ PRESETS: dict[str, Callable[[int], tuple[ViewSpec, ...]]] = {
     "byol": _byol,
     "cmc": _cmc,
     "shapes": _shapes,  # ours, for confounded_shapes
+    "shapes_lab": _shapes_lab,
     "eval": _eval,
     "eval_lab": _eval_lab,
 }
@@ -185,7 +192,8 @@ PRESETS: dict[str, Callable[[int], tuple[ViewSpec, ...]]] = {
 | `barlow` | bicubic; solarize 0.2 in the second view           |                                                  |
 | `cmc`    | crop 0.2-1, flip, Lab; no jitter: colour is a view | the same                                         |
 | `shapes` | crop 0.25-1, jitter (0.4, 0.4, 0.4, 0.5) p 1, grey | the same                                         |
-|          | 0.3: any hue, for sets where colour is no class    |                                                  |
+|          | 0.3: any hue, for sets where colour is no class;   |                                                  |
+|          | `shapes_lab` without grey, in Lab                  |                                                  |
 | `eval`   | nothing random: resize the shortest side, centre   | from 224 pixels on, resize to 8/7 of the size    |
 |          | crop; `eval_lab` for encoders trained with `cmc`   |                                                  |
 """
