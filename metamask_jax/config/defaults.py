@@ -84,7 +84,8 @@ def default_config() -> ConfigDict:
         {
             "estimator": "exact",
             "every": 1,  # regular steps to one meta step
-            "trial": "optimizer",  # through the optimiser's momentum and decay, or a plain "gradient" step
+            # Through the optimiser's momentum and decay, or a plain "gradient" step; lookahead takes the real step.
+            "trial": "optimizer",
             "learning_rate": placeholder(float),  # of a plain trial step; None: the network's at that moment
             "head_learning_rate": placeholder(float),  # the same for everything but the encoder
         }
