@@ -1,6 +1,5 @@
 """What is minimised: the losses of a configuration on a batch, as functions of the weights and the mask."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -121,8 +120,7 @@ def total_loss(
 
 def _encode(context: Context, params: PyTree, batch_stats: PyTree, views: jax.Array) -> tuple[jax.Array, PyTree]:
     """Features [views, batch, dim] of augmented views [views, batch, height, width, channels], in training mode."""
-    apply = partial(apply_views, context.model.encoder)
-    return (jax.checkpoint(apply) if context.config.train.remat else apply)(params, batch_stats, views)
+    return apply_views(context.model.encoder, params, batch_stats, views)
 
 
 def _dropout(config: ConfigDict, h: jax.Array, keys: jax.Array) -> jax.Array:

@@ -69,6 +69,7 @@ def build_encoder(config: ConfigDict, *, axis_name: str | None) -> Encoder:
         image_size=config.data.image_size,
         dtype=config.train.dtype,
         axis_name=axis_name,
+        remat=config.train.remat,
     )
 
 

@@ -15,7 +15,7 @@ def default_config() -> ConfigDict:
             "seed": 0,
             "dtype": "float32",  # of the network's computation; parameters and losses stay float32
             "accumulate": 1,  # micro-batches a step, each with its own losses and trial step; gradients are averaged
-            "remat": False,  # recompute the encoder's activations in the backward pass to save memory
+            "remat": False,  # recompute the activations inside the encoder's blocks in the backward pass to save memory
         }
     )
     config.data = ConfigDict(
