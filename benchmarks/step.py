@@ -21,13 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from metamask_jax.config import default_config, official, validate
-from metamask_jax.meta import lookahead_gradient
 from metamask_jax.methods import Clock
-from metamask_jax.objective import Context, Sample, total_loss
+from metamask_jax.objective import Context, Sample
 from metamask_jax.ops.process import keep_freed_memory
-from metamask_jax.optim import make_mask_optimizer, make_optimizer
 from metamask_jax.state import TrainState, build_model, init_state
-from metamask_jax.train_step import meta_step, regular_step
+from metamask_jax.train_step import Moment, lookahead_step, meta_step, regular_step
 
 STEPS = ("joint", "meta", "lookahead")
 RATE = 1e-3
@@ -41,35 +39,21 @@ def our_steps(encoder: str, batch: int) -> tuple[TrainState, dict[str, Callable]
     config = validate(config)
     context = Context(config, build_model(config, axis_name=None), Clock(*jnp.zeros(3)), axis_name=None)
 
+    rates = dict.fromkeys(("optimizer", "mask"), jnp.asarray(RATE))
+
     def joint(state: TrainState, sample: Sample) -> TrainState:
-        return regular_step(context, state, sample, jnp.asarray(RATE))[0]
+        return regular_step(context, state, sample, rates["optimizer"])[0]
 
     def meta(state: TrainState, sample: Sample) -> TrainState:
-        rates = dict.fromkeys(("optimizer", "mask"), jnp.asarray(RATE))
         return meta_step(context, joint(state, sample), sample, rates)[0]
 
     def lookahead(state: TrainState, sample: Sample) -> TrainState:
-        def loss(params: Any, mask: jax.Array) -> jax.Array:
-            return total_loss(context, state.replace(mask=mask), params, sample)[0]
-
-        gradient, direct = jax.grad(loss, (0, 1))(state.params, state.mask)
-        optimizer = make_optimizer(config.optimizer, RATE, constant_rate=context.model.method.constant_rate)
+        updated, metrics, _, gradient = regular_step(context, state, sample, rates["optimizer"])
         # Other pictures with the same weights stand for the previous step: the work is the same.
-        previous = sample._replace(views=jnp.roll(sample.views, 1, axis=1))
-        second_order = lookahead_gradient(
-            lambda params, mask: total_loss(context, state.replace(mask=mask), params, previous)[0],
-            gradient,
-            state.params,
-            state.mask,
-            optimizer=optimizer,
-            opt_state=state.opt_state,
-        )
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        mask_updates, mask_opt_state = make_mask_optimizer(config.mask, RATE).update(
-            direct + second_order, state.mask_opt_state, state.mask
-        )
-        params, mask = jax.tree.map(jnp.add, (state.params, state.mask), (updates, mask_updates))
-        return state.replace(params=params, opt_state=opt_state, mask=mask, mask_opt_state=mask_opt_state)
+        others = sample._replace(views=jnp.roll(sample.views, 1, axis=1))
+        moments = (Moment(context, pictures, rates) for pictures in (sample, others))
+        updated = updated.replace(previous=state)
+        return lookahead_step(*moments, updated, loss=metrics["loss"], gradient=gradient)[0].replace(previous=())
 
     return init_state(config), {"joint": joint, "meta": meta, "lookahead": lookahead}
 

@@ -273,6 +273,8 @@ def _finite_difference(
 
 
 ESTIMATORS = {"exact": _exact, "first_order": _first_order, "finite_difference": _finite_difference}
+# Those of a configuration: `lookahead` spans two steps of a training, so it is not among those of `meta_gradient`.
+TRAINING_ESTIMATORS = (*ESTIMATORS, "lookahead")
 
 
 def _trial_step(

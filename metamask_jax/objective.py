@@ -1,6 +1,5 @@
 """What is minimised: the losses of a configuration on a batch, as functions of the weights and the mask."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -100,15 +99,15 @@ def method_loss(
 
 
 def total_loss(
-    context: Context, state: TrainState, params: PyTree, sample: Sample
+    context: Context, state: TrainState, params: PyTree, mask: jax.Array, sample: Sample
 ) -> tuple[jax.Array, tuple[Metrics, PyTree, PyTree]]:
-    """Both losses, with the state's mask (Eq. 5).
+    """Both losses at given weights and mask (Eq. 5); everything else is the state's.
 
     Returns:
       Their sum, and with it metrics, all BatchNorm statistics after this batch, and the method's memory of it.
     """
     config, model = context.config, context.model
-    output, encoded = method_loss(context, state, params, state.mask, sample)
+    output, encoded = method_loss(context, state, params, mask, sample)
     stats = state.batch_stats | {"encoder": encoded.batch_stats, "method": output.batch_stats}
     metrics = {"loss_method": output.loss, "feature_std": _feature_std(encoded.h, context.axis_name)}
     total = config.loss.alpha * output.loss
@@ -121,8 +120,7 @@ def total_loss(
 
 def _encode(context: Context, params: PyTree, batch_stats: PyTree, views: jax.Array) -> tuple[jax.Array, PyTree]:
     """Features [views, batch, dim] of augmented views [views, batch, height, width, channels], in training mode."""
-    apply = partial(apply_views, context.model.encoder)
-    return (jax.checkpoint(apply) if context.config.train.remat else apply)(params, batch_stats, views)
+    return apply_views(context.model.encoder, params, batch_stats, views)
 
 
 def _dropout(config: ConfigDict, h: jax.Array, keys: jax.Array) -> jax.Array:

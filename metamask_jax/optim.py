@@ -75,7 +75,8 @@ def _lars(config: ConfigDict, learning_rate: Rate, decayed: Any) -> optax.Gradie
 
 
 def _adamw(config: ConfigDict, learning_rate: Rate, decayed: Any) -> optax.GradientTransformation:
-    return optax.adamw(learning_rate, weight_decay=config.weight_decay, mask=decayed)
+    # Meta-gradients pass through the square root, which has no derivative at a gradient that was never but zero.
+    return optax.adamw(learning_rate, eps_root=1e-20, weight_decay=config.weight_decay, mask=decayed)
 
 
 OPTIMIZERS = {"sgd": _sgd, "lars": _lars, "adamw": _adamw}

@@ -30,6 +30,8 @@ class TrainState(flax.struct.PyTreeNode):
       mask_opt_state: of the mask's optimiser.
       skipped: updates skipped so far because something was not finite, int32.
       skipped_in_a_row: of these, the ones directly before this step, int32.
+      previous: for the lookahead estimator the state before the last step that was not skipped, itself without a
+        previous one; a stand-in before the first step. Empty for the others.
     """
 
     step: jax.Array
@@ -42,6 +44,7 @@ class TrainState(flax.struct.PyTreeNode):
     mask_opt_state: PyTree
     skipped: jax.Array
     skipped_in_a_row: jax.Array
+    previous: PyTree = ()
 
 
 class Model(NamedTuple):
@@ -50,6 +53,11 @@ class Model(NamedTuple):
     encoder: Encoder
     drr_head: ProjectionHead
     method: Method
+
+
+def looks_ahead(config: ConfigDict) -> bool:
+    """Whether the mask is learned by the lookahead estimator, for which a step needs to know the one before."""
+    return config.mask.learn and config.meta.estimator == "lookahead"
 
 
 def build_encoder(config: ConfigDict, *, axis_name: str | None) -> Encoder:
@@ -61,6 +69,7 @@ def build_encoder(config: ConfigDict, *, axis_name: str | None) -> Encoder:
         image_size=config.data.image_size,
         dtype=config.train.dtype,
         axis_name=axis_name,
+        remat=config.train.remat,
     )
 
 
@@ -89,7 +98,7 @@ def init_state(config: ConfigDict) -> TrainState:
     if config.loss.drr:
         params["drr_head"], batch_stats["drr_head"] = init_module(model.drr_head, keys[2], 2, dim)
     mask = init_mask(dim, activation=config.mask.activation)
-    return TrainState(
+    state = TrainState(
         step=jnp.zeros((), jnp.int32),
         seed=jnp.asarray(config.train.seed, jnp.int32),
         params=params,
@@ -101,3 +110,4 @@ def init_state(config: ConfigDict) -> TrainState:
         skipped=jnp.zeros((), jnp.int32),
         skipped_in_a_row=jnp.zeros((), jnp.int32),
     )
+    return state.replace(previous=jax.tree.map(jnp.copy, state)) if looks_ahead(config) else state

@@ -19,11 +19,12 @@ from ml_collections import ConfigDict
 from metamask_jax import parallel
 from metamask_jax.checkpoint import Checkpoints
 from metamask_jax.config import ConfigError, apply_overrides, differences, from_json, to_json, validate
-from metamask_jax.data.loader import Batch, batches, prefetch
+from metamask_jax.data.loader import Batch, Pair, batches, prefetch, with_previous
 from metamask_jax.data.order import steps_per_epoch
 from metamask_jax.data.sources import Source, open_configured
 from metamask_jax.mask import mask_weights
 from metamask_jax.monitor import Monitor
+from metamask_jax.state import looks_ahead
 from metamask_jax.train_step import META_METRICS, TrainState, init_state, make_train_step
 from metamask_jax.version import __version__
 from metamask_jax.watch import Silence, Watch, check_libraries, read_json_lines, write_atomically
@@ -178,7 +179,7 @@ def _run(
             stop = (logged or jax.process_count() == 1) and parallel.any_process(bool(signals))
             evaluated = monitor(state) if monitor.due(step, **dataclasses.asdict(plan)) else {}
             if logged or evaluated:
-                watch.log(step, {**_measured(config, step, jax.device_get(metrics)), **evaluated})
+                watch.log(step, {**_measured(jax.device_get(metrics)), **evaluated})
             if evaluated:
                 for warning in monitor.warnings(evaluated, float(metrics["feature_std"])):
                     watch.say(f"warning: {warning}")
@@ -196,21 +197,23 @@ def _run(
     return _finish(config, workdir, state, plan, monitor, time.monotonic() - began)
 
 
-def _stream(config: ConfigDict, source: Source, start: int, plan: Plan) -> Generator[Batch]:
+def _stream(config: ConfigDict, source: Source, start: int, plan: Plan) -> Generator[Batch | Pair]:
     """This process's share of the batches after step `start`, already on its way to the devices."""
-    return prefetch(
+    first = max(0, start - 1) if looks_ahead(config) else start
+    stream = prefetch(
         batches(
             source,
             seed=config.train.seed,
-            start_step=start,
+            start_step=first,
             batch_size=config.train.batch_size,
             process_index=jax.process_index(),
             process_count=jax.process_count(),
-            num_steps=plan.total_steps - start,
+            num_steps=plan.total_steps - first,
         ),
         depth=config.data.prefetch,
         transfer=partial(jax.tree.map, parallel.to_devices),
     )
+    return with_previous(stream, from_start=start == 0) if looks_ahead(config) else stream
 
 
 def _finish(
@@ -242,9 +245,9 @@ def _finish(
     return result
 
 
-def _measured(config: ConfigDict, step: int, metrics: dict[str, Any]) -> dict[str, Any]:
-    """The metrics without those of a meta step that was not this step's turn."""
-    if (step - 1) % config.meta.every == 0:
+def _measured(metrics: dict[str, Any]) -> dict[str, Any]:
+    """The metrics without those of the meta step where there was none."""
+    if any(metrics.get(name) for name in META_METRICS):
         return metrics
     return {name: value for name, value in metrics.items() if name not in META_METRICS}
 

@@ -5,11 +5,14 @@
 The regular step trains encoder and heads with the mask fixed; the meta step then trains the mask at the updated
 weights, on the same batch; at last the method updates its targets and queues. Everything random follows from (seed,
 step, position in the global batch).
+
+The lookahead estimator takes another way to the mask (docs/lookahead.md): the regular step of the minibatch before is
+its trial step, and the regular step's own backward pass judges it.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,19 +21,45 @@ from jax import lax
 from ml_collections import ConfigDict
 
 from metamask_jax.data.augment import Augmentation, example_keys, make_augmentation, make_multi_crop
-from metamask_jax.data.loader import Batch
+from metamask_jax.data.loader import Batch, Pair
 from metamask_jax.mask import mask_weights
-from metamask_jax.meta import MetaGradient, meta_gradient_parts, tree_norm
+from metamask_jax.meta import MetaGradient, lookahead_gradient, meta_gradient_parts, tree_norm
 from metamask_jax.methods import Clock
 from metamask_jax.objective import Context, Metrics, Sample, method_loss, total_loss
 from metamask_jax.optim import make_mask_optimizer, make_optimizer, make_schedule
-from metamask_jax.state import TrainState, build_encoder, build_model, init_state
+from metamask_jax.state import TrainState, build_encoder, build_model, init_state, looks_ahead
 
 __all__ = ["META_METRICS", "Step", "TrainState", "build_encoder", "build_model", "init_state", "make_train_step"]
 
 PyTree = Any
 META_METRICS = ("loss_outer", "meta_direct_norm", "meta_second_order_norm")  # zero where there is no meta step
-Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+Step = Callable[[TrainState, Batch | Pair], tuple[TrainState, Metrics]]
+
+
+class Moment(NamedTuple):
+    """What a step meets.
+
+    Attributes:
+      context: the networks and how far the training is.
+      sample: the augmented batch.
+      rates: learning rates of the network, "optimizer", and of the "mask".
+    """
+
+    context: Context
+    sample: Sample
+    rates: dict[str, jax.Array]
+
+
+class Gradient(NamedTuple):
+    """Of the total loss.
+
+    Attributes:
+      params: of the whole batch of all devices.
+      mask: of this device's share of it, [dim].
+    """
+
+    params: PyTree
+    mask: jax.Array
 
 
 def make_train_step(config: ConfigDict, *, steps_per_epoch: int, total_steps: int, axis_name: str | None) -> Step:
@@ -43,7 +72,8 @@ def make_train_step(config: ConfigDict, *, steps_per_epoch: int, total_steps: in
       axis_name: the mapped axis over which the batch is split, or None for the whole batch on one device.
 
     Returns:
-      A pure function; `batch` is this device's slice of the global batch. Metrics are scalars, equal on all devices.
+      A pure function; `batch` is this device's slice of the global batch, for the lookahead estimator paired with its
+      slice of the batch before. Metrics are scalars, equal on all devices.
     """
     model = build_model(config, axis_name=axis_name)
     augment, augment_small = _augmentations(config.data)
@@ -58,22 +88,38 @@ def make_train_step(config: ConfigDict, *, steps_per_epoch: int, total_steps: in
         for section in ("optimizer", "mask")
     }
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def moment(state: TrainState, batch: Batch) -> Moment:
         images, labels, positions, indices = map(jnp.asarray, batch)
         keys = example_keys(state.seed, state.step, positions)
         sample = Sample(augment(images, keys), augment_small(images, keys), keys, labels, indices)
         clock = Clock(state.step, state.step / steps_per_epoch, state.step / total_steps)
-        context = Context(config, model, clock, axis_name)
         rates = {section: schedule(state.step) for section, schedule in schedules.items()}
-        updated, metrics, memory = regular_step(context, state, sample, rates["optimizer"])
-        if config.mask.learn:
+        return Moment(Context(config, model, clock, axis_name), sample, rates)
+
+    def step(state: TrainState, batch: Batch | Pair) -> tuple[TrainState, Metrics]:
+        if isinstance(batch, Pair) != looks_ahead(config):
+            expected = "a Pair" if looks_ahead(config) else "a Batch"
+            settings = f"{config.meta.estimator=}, {config.mask.learn=}"
+            raise TypeError(f"batch is a {type(batch).__name__}; expected {expected} for {settings}")
+        present = moment(state, batch.present if isinstance(batch, Pair) else batch)
+        context, sample, rates = present
+        updated, metrics, memory, gradient = regular_step(context, state, sample, rates["optimizer"])
+        if isinstance(batch, Pair):
+            previous = moment(state.previous, batch.previous)
+            learn = partial(lookahead_step, present, previous, loss=metrics["loss"], gradient=gradient)
+            # Not in the first step, and not after one that was skipped: the batch before is not that of `previous`.
+            updated, meta_metrics = lax.cond(state.previous.step + 1 == state.step, learn, _leave_mask, updated)
+            metrics |= meta_metrics
+            updated = updated.replace(previous=state.replace(previous=()))
+        elif config.mask.learn:
             learn = partial(meta_step, context, sample=sample, rates=rates)
             if config.meta.every > 1:
                 learn = partial(lax.cond, state.step % config.meta.every == 0, learn, _leave_mask)
             updated, meta_metrics = learn(updated)
             metrics |= meta_metrics
         # Last, because the meta step must not meet this batch's own projections in a queue of past ones.
-        updated = updated.replace(method_state=model.method.update(state.method_state, updated.params, memory, clock))
+        method_state = model.method.update(state.method_state, updated.params, memory, context.clock)
+        updated = updated.replace(method_state=method_state)
         metrics |= _mask_metrics(mask_weights(updated.mask, activation=config.mask.activation))
         metrics["learning_rate"] = rates["optimizer"]
         return _guard(state, updated, metrics)
@@ -98,26 +144,30 @@ def _augmentations(data: ConfigDict) -> tuple[Augmentation, Augmentation]:
 
 def regular_step(
     context: Context, state: TrainState, sample: Sample, learning_rate: jax.Array
-) -> tuple[TrainState, Metrics, PyTree]:
-    """Trains encoder and heads on both losses, the mask fixed (Eq. 5); the last result is the method's memory."""
+) -> tuple[TrainState, Metrics, PyTree, Gradient]:
+    """Trains encoder and heads on both losses, the mask fixed (Eq. 5).
 
-    def micro_step(carry: tuple[PyTree, PyTree], sample: Sample) -> tuple[Any, tuple[Metrics, PyTree]]:
+    Returns:
+      The updated state, metrics, the method's memory, and the gradient of the total loss before the step. Its mask
+      part is formed on the way to the encoder; where it is not used, it is not computed.
+    """
+
+    def micro_step(carry: tuple[Gradient, PyTree], sample: Sample) -> tuple[Any, tuple[Metrics, PyTree]]:
         gradient, batch_stats = carry
         objective = partial(total_loss, context, state.replace(batch_stats=batch_stats), sample=sample)
-        new, (metrics, batch_stats, memory) = jax.grad(objective, has_aux=True)(state.params)
-        return (jax.tree.map(jnp.add, gradient, new), batch_stats), (metrics, memory)
+        new, (metrics, batch_stats, memory) = jax.grad(objective, (0, 1), has_aux=True)(state.params, state.mask)
+        return (jax.tree.map(jnp.add, gradient, Gradient(*new)), batch_stats), (metrics, memory)
 
-    zeros = jax.tree.map(jnp.zeros_like, state.params)
+    zeros = jax.tree.map(jnp.zeros_like, Gradient(state.params, state.mask))
     (gradient, batch_stats), (metrics, memory) = _accumulate(context, micro_step, (zeros, state.batch_stats), sample)
     gradient = jax.tree.map(lambda g: g / context.config.train.accumulate, gradient)
-    if context.axis_name is not None:
-        gradient = lax.pmean(gradient, context.axis_name)
-    updates, opt_state = _optimizer(context, learning_rate).update(gradient, state.opt_state, state.params)
+    gradient = gradient._replace(params=_mean(context, gradient.params))
+    updates, opt_state = _optimizer(context, learning_rate).update(gradient.params, state.opt_state, state.params)
     updated = state.replace(
         params=optax.apply_updates(state.params, updates), batch_stats=batch_stats, opt_state=opt_state
     )
-    metrics = jax.tree.map(jnp.mean, metrics) | {"gradient_norm": tree_norm(gradient)}
-    return updated, metrics, jax.tree.map(partial(_whole_batch, context), memory)
+    metrics = jax.tree.map(jnp.mean, metrics) | {"gradient_norm": tree_norm(gradient.params)}
+    return updated, metrics, jax.tree.map(partial(_whole_batch, context), memory), gradient
 
 
 def meta_step(
@@ -145,9 +195,41 @@ def meta_step(
     none = MetaGradient(jnp.zeros(()), jnp.zeros_like(state.mask), jnp.zeros_like(state.mask))
     parts, _ = _accumulate(context, micro_step, none, sample)
     parts = jax.tree.map(lambda part: part / config.train.accumulate, parts)
-    updates, opt_state = make_mask_optimizer(config.mask, rates["mask"]).update(
-        parts.total, state.mask_opt_state, state.mask
+    return _move_mask(context, state, parts, rates["mask"])
+
+
+def lookahead_step(
+    present: Moment, previous: Moment, state: TrainState, *, loss: jax.Array, gradient: Gradient
+) -> tuple[TrainState, Metrics]:
+    """Trains the mask by what it does to the present loss, directly and through the previous regular step.
+
+    Args:
+      present: the moment of this step.
+      previous: the moment of the step from `state.previous` to the weights that this step started with.
+      state: the state after this regular step, still with the mask and the `previous` that it started with.
+      loss: the total loss of this step.
+      gradient: its gradient.
+    """
+    context, before = previous.context, state.previous
+    second_order = lookahead_gradient(
+        lambda params, mask: total_loss(context, before, params, mask, previous.sample)[0],
+        gradient.params,
+        before.params,
+        before.mask,
+        optimizer=_optimizer(context, previous.rates["optimizer"]),
+        opt_state=before.opt_state,
+        axis_name=context.axis_name,
     )
+    parts = MetaGradient(loss, _mean(context, gradient.mask), second_order)
+    return _move_mask(context, state, parts, present.rates["mask"])
+
+
+def _move_mask(
+    context: Context, state: TrainState, parts: MetaGradient, learning_rate: jax.Array
+) -> tuple[TrainState, Metrics]:
+    """The mask's optimiser's step along a meta-gradient, and the metrics of it."""
+    optimizer = make_mask_optimizer(context.config.mask, learning_rate)
+    updates, opt_state = optimizer.update(parts.total, state.mask_opt_state, state.mask)
     metrics = {
         "loss_outer": parts.value,
         "meta_direct_norm": tree_norm(parts.direct),
@@ -167,6 +249,11 @@ def _trial(context: Context, state: TrainState, learning_rate: jax.Array) -> dic
         return {"optimizer": _optimizer(context, learning_rate), "opt_state": state.opt_state}
     encoder, head = (learning_rate if rate is None else rate for rate in (meta.learning_rate, meta.head_learning_rate))
     return {"learning_rate": {part: encoder if part == "encoder" else head for part in state.params}}
+
+
+def _mean(context: Context, tree: PyTree) -> PyTree:
+    """The mean over devices."""
+    return tree if context.axis_name is None else lax.pmean(tree, context.axis_name)
 
 
 def _accumulate(context: Context, micro_step: Any, carry: PyTree, sample: Sample) -> tuple[PyTree, PyTree]:

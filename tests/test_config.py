@@ -85,6 +85,14 @@ def test_what_is_wrong_is_said(key, value, message):
         validate(apply_overrides(default_config(), {key: value}))
 
 
+@pytest.mark.parametrize("key", ["train.accumulate", "meta.every"])
+def test_lookahead_is_refused_what_it_cannot_do(key):
+    lookahead = {"meta.estimator": "lookahead"}
+    validate(apply_overrides(default_config(), lookahead))
+    with pytest.raises(ConfigError, match=rf"config\.{key}=2; expected 1 for config\.meta\.estimator='lookahead'"):
+        validate(apply_overrides(default_config(), lookahead | {key: "2"}))
+
+
 def test_no_loss_at_all():
     with pytest.raises(ConfigError, match="expected at least one of the two losses"):
         validate(apply_overrides(default_config(), {"loss.drr": "false", "loss.alpha": "0"}))

@@ -7,8 +7,10 @@ import optax
 import pytest
 
 from metamask_jax import mask_weights, nt_xent
+from metamask_jax.config import default_config
 from metamask_jax.meta import lookahead_gradient, meta_gradient_parts, trial_params
 from metamask_jax.models import ProjectionHead
+from metamask_jax.optim import make_optimizer
 
 DIM, BATCH = 6, 8
 NETWORK = ProjectionHead(widths=(7, DIM), last_norm=True, dtype="float64", axis_name=None)
@@ -86,6 +88,23 @@ def test_of_one_repeated_minibatch_is_the_exact_meta_gradient() -> None:
         return ours, meta_gradient_parts(loss, loss, params, mask, learning_rate=0.3).second_order
 
     np.testing.assert_allclose(*both(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "lars"])
+def test_is_finite_where_a_weight_has_no_gradient(name: str) -> None:
+    """A dead unit, a frozen prototype: zero from the first step on, where Adam's square root has no derivative."""
+    config = default_config().optimizer
+    config.name = name
+    optimizer = make_optimizer(config, 0.1, constant_rate=())
+    params, mask = {"kernel": jnp.array([1.0, 2.0])}, jnp.array([0.5])
+
+    def loss(params: dict, mask: jax.Array) -> jax.Array:
+        return jnp.sum((params["kernel"] * mask * jnp.array([1.0, 0.0])) ** 2)
+
+    found = lookahead_gradient(
+        loss, jax.tree.map(jnp.ones_like, params), params, mask, optimizer=optimizer, opt_state=optimizer.init(params)
+    )
+    assert np.all(np.isfinite(found))
 
 
 def test_takes_no_backward_pass_for_a_linear_optimizer() -> None:

@@ -9,9 +9,10 @@ import pytest
 from metamask_jax import train_step as module
 from metamask_jax.data.augment import example_keys, make_augmentation
 from metamask_jax.losses import nt_xent, redundancy_reduction
-from metamask_jax.methods import Inputs, Variables
+from metamask_jax.methods import Clock, Inputs, Variables
 from metamask_jax.methods.base import apply_views
 from metamask_jax.models import ProjectionHead
+from metamask_jax.objective import Context, Sample, total_loss
 from metamask_jax.parallel import AXIS
 from metamask_jax.train_step import build_model, init_state, make_train_step
 from tests.references import relative_error
@@ -237,6 +238,34 @@ def test_accumulation_averages_the_micro_batches_gradients():
     expected = jax.tree.map(lambda a, b: (a + b) / 2, *ends)
     for path, leaf in jax.tree_util.tree_leaves_with_path(expected):
         np.testing.assert_allclose(_at(found.params, path), leaf, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("method", "augmentation"), [("simclr", "simclr"), ("cmc", "cmc")])
+def test_remat_keeps_less_for_the_backward_pass(method, augmentation):
+    def kept(remat):
+        """Bytes that wait for the backward pass of both losses; nothing is computed."""
+        config = tiny_config(
+            {
+                "train.remat": str(remat),
+                "encoder.name": "conv",
+                "encoder.width": "0.125",
+                "method.name": method,
+                "data.augmentation": augmentation,
+                "data.size": "24",
+            }
+        )
+        context = Context(config, build_model(config, axis_name=None), Clock(0, 0.0, 0.0), None)
+
+        def residuals(state, views):
+            sample = Sample(views, views[:0], None, BATCH.labels, BATCH.indices)
+            loss = lambda params: total_loss(context, state, params, state.mask, sample)[0]  # noqa: E731
+            return jax.vjp(loss, state.params)[1]
+
+        state = jax.eval_shape(lambda: init_state(config))
+        leaves = jax.tree.leaves(jax.eval_shape(residuals, state, jnp.zeros((2, 16, 32, 32, 3))))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+    assert kept(True) < 0.7 * kept(False)
 
 
 def test_remat_changes_nothing(usual):

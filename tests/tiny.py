@@ -21,16 +21,21 @@ T = TypeVar("T")
 class TinyEncoder(nn.Module):
     dtype: str
     axis_name: str | None
+    remat: bool
     features: int = 12
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        def layer(module: nn.Module, x: jax.Array) -> jax.Array:
+            del module
+            x = dense(self.features, dtype=self.dtype, name="fc")(x)
+            return nn.relu(batch_norm(train=train, dtype=self.dtype, axis_name=self.axis_name, name="bn")(x))
+
         x = nn.avg_pool(x, (8, 8), (8, 8)).reshape(len(x), -1)
-        x = dense(self.features, dtype=self.dtype, name="fc")(x)
-        return as_output(nn.relu(batch_norm(train=train, dtype=self.dtype, axis_name=self.axis_name, name="bn")(x)))
+        return as_output((nn.remat(layer) if self.remat else layer)(self, x))
 
 
-ENCODERS["tiny"] = lambda *, width, stem, image_size, dtype, axis_name: TinyEncoder(dtype, axis_name)  # type: ignore
+ENCODERS["tiny"] = lambda *, width, stem, image_size, **settings: TinyEncoder(**settings)  # type: ignore
 
 
 def tiny_config(overrides: Mapping[str, str] | None = None) -> ConfigDict:

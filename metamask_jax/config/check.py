@@ -42,6 +42,13 @@ def validate(config: ConfigDict) -> ConfigDict:
         )
     if not (values["loss.drr"] or values["loss.alpha"] > 0):
         raise ConfigError("config.loss.drr=False with config.loss.alpha=0; expected at least one of the two losses")
+    if values["meta.estimator"] == "lookahead":
+        for key in ("train.accumulate", "meta.every"):
+            if values[key] != 1:
+                raise ConfigError(
+                    f"config.{key}={values[key]}; expected 1 for config.meta.estimator='lookahead', which learns from "
+                    "every whole step"
+                )
     return _with_method(from_json(to_json(config))).lock()
 
 
@@ -100,7 +107,7 @@ def _choices() -> dict[str, tuple[str, ...]]:
     # Imported here, so that reading a config does not load the network code.
     from metamask_jax.data.augment import PRESETS
     from metamask_jax.mask import ACTIVATIONS
-    from metamask_jax.meta import ESTIMATORS
+    from metamask_jax.meta import TRAINING_ESTIMATORS
     from metamask_jax.methods import METHODS
     from metamask_jax.models import ENCODERS, STEMS
     from metamask_jax.optim import OPTIMIZERS, SCHEDULES
@@ -112,7 +119,7 @@ def _choices() -> dict[str, tuple[str, ...]]:
         "method.name": tuple(METHODS),
         "mask.activation": ACTIVATIONS,
         "mask.schedule": tuple(SCHEDULES),
-        "meta.estimator": tuple(ESTIMATORS),
+        "meta.estimator": TRAINING_ESTIMATORS,
         "meta.trial": ("gradient", "optimizer"),
         "optimizer.name": tuple(OPTIMIZERS),
         "optimizer.schedule": tuple(SCHEDULES),

@@ -15,7 +15,7 @@ def default_config() -> ConfigDict:
             "seed": 0,
             "dtype": "float32",  # of the network's computation; parameters and losses stay float32
             "accumulate": 1,  # micro-batches a step, each with its own losses and trial step; gradients are averaged
-            "remat": False,  # recompute the encoder's activations in the backward pass to save memory
+            "remat": False,  # recompute the activations inside the encoder's blocks in the backward pass to save memory
         }
     )
     config.data = ConfigDict(
@@ -84,7 +84,8 @@ def default_config() -> ConfigDict:
         {
             "estimator": "exact",
             "every": 1,  # regular steps to one meta step
-            "trial": "optimizer",  # through the optimiser's momentum and decay, or a plain "gradient" step
+            # Through the optimiser's momentum and decay, or a plain "gradient" step; lookahead takes the real step.
+            "trial": "optimizer",
             "learning_rate": placeholder(float),  # of a plain trial step; None: the network's at that moment
             "head_learning_rate": placeholder(float),  # the same for everything but the encoder
         }

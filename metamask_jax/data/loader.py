@@ -1,6 +1,7 @@
 """Batches of a run, and their way to the device ahead of time."""
 
 import atexit
+import contextlib
 import functools
 import itertools
 import queue
@@ -40,6 +41,18 @@ class Batch(NamedTuple):
     labels: Array
     positions: Array
     indices: Array
+
+
+class Pair(NamedTuple):
+    """The batches of two steps that follow each other.
+
+    Attributes:
+      previous: that of the step before.
+      present: that of this step.
+    """
+
+    previous: Batch
+    present: Batch
 
 
 def batches(
@@ -96,6 +109,24 @@ def _make_batch(
     else:
         images, labels = source.gather(indices)
     return Batch(images, labels, positions, indices.astype(np.int32))
+
+
+def with_previous(stream: Generator[Batch], *, from_start: bool) -> Generator[Pair]:
+    """Yields each batch with the one before it; closing it closes the stream.
+
+    Args:
+      stream: Batches of steps that follow each other.
+      from_start: Whether the stream begins with the very first step, whose `previous` is then a stand-in. Otherwise its
+        first batch is only a `previous` one.
+    """
+    with contextlib.closing(stream):
+        previous = None
+        for present in stream:
+            if previous is not None:
+                yield Pair(previous, present)
+            elif from_start:
+                yield Pair(present, present)
+            previous = present
 
 
 class _Failure(NamedTuple):

@@ -5,7 +5,7 @@ from metamask_jax.experiments.base import Cell, Experiment, Label, Report, Resul
 from metamask_jax.experiments.output import lines
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.experiments.statistics import difference_text, mean_text, paired_difference
-from metamask_jax.meta import ESTIMATORS
+from metamask_jax.meta import TRAINING_ESTIMATORS
 
 _MEASURES = ("knn", "mask", "information", "meta_norms")
 _SHAPES = "confounded_shapes"
@@ -13,7 +13,8 @@ _SHAPES = "confounded_shapes"
 
 def _estimator_cells(scale: Scale) -> list[Cell]:
     return [
-        Cell({"run": name}, scale.config(dataset=_SHAPES, meta__estimator=name), _MEASURES) for name in ESTIMATORS
+        Cell({"run": name}, scale.config(dataset=_SHAPES, meta__estimator=name), _MEASURES)
+        for name in TRAINING_ESTIMATORS
     ] + [Cell({"run": "no mask"}, scale.config(dataset=_SHAPES, variant="without_meta"), ("knn",))]
 
 

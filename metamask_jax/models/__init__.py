@@ -51,7 +51,14 @@ STEMS = ("cifar", "imagenet")
 
 
 def make_encoder(
-    name: str, *, width: float, stem: str, image_size: int, dtype: DTypeLike, axis_name: str | None
+    name: str,
+    *,
+    width: float,
+    stem: str,
+    image_size: int,
+    dtype: DTypeLike,
+    axis_name: str | None,
+    remat: bool = False,
 ) -> AlexNet | ResNet:
     """Builds an encoder by name.
 
@@ -66,6 +73,7 @@ def make_encoder(
         image_size: height and width of the images.
         dtype: what to compute in (`"float32"`, `"bfloat16"`); parameters and BatchNorm statistics are float32.
         axis_name: mapped axis over which BatchNorm statistics are synchronised, or None for one device.
+        remat: whether the backward pass computes the activations inside each block again instead of keeping them.
 
     Returns:
         A Linen module.
@@ -83,7 +91,7 @@ def make_encoder(
     smallest = {"cifar": 15, "imagenet": 63}[stem] if name in ("conv", "fc") else 1
     if image_size < smallest:
         raise ValueError(f"image_size={image_size!r}; expected at least {smallest} for {name!r} with stem={stem!r}")
-    return ENCODERS[name](width=width, stem=stem, image_size=image_size, dtype=dtype, axis_name=axis_name)
+    return ENCODERS[name](width=width, stem=stem, image_size=image_size, dtype=dtype, axis_name=axis_name, remat=remat)
 
 
 def make_split_encoder(name: str, *, width: float, **settings: Any) -> SplitEncoder:

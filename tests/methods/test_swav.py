@@ -233,7 +233,7 @@ def test_the_method_sees_small_views_and_redundancy_reduction_does_not():
     @jax.jit
     def metrics_with(small):
         sample = Sample(plain_views(BATCH.images, None), small, None, BATCH.labels, BATCH.indices)
-        return total_loss(context, state, state.params, sample)[1][0]
+        return total_loss(context, state, state.params, state.mask, sample)[1][0]
 
     small = small_views(BATCH.images, None)
     first, second = metrics_with(small), metrics_with(small[:, ::-1])
