@@ -10,6 +10,8 @@ _FLAGS = (
     # Tests compile much and compute little: a training step compiles in a quarter of the time without these.
     "--xla_backend_optimization_level=0",
     "--xla_cpu_use_fusion_emitters=false",
+    # The other core has tests of its own to compile: a program in 32 parts, one a thread, takes longer here.
+    "--xla_cpu_parallel_codegen_split_count=1",
 )
 os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *_FLAGS))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -1,5 +1,6 @@
 """Whole runs: what they leave behind, and that an interruption leaves no trace in it."""
 
+import functools
 import json
 import os
 import resource
@@ -11,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metamask_jax import train, train_step
+from metamask_jax import parallel, train, train_step
 from metamask_jax.checkpoint import Checkpoints
-from metamask_jax.config import ConfigError
+from metamask_jax.config import ConfigError, to_json
 from metamask_jax.optim import SCHEDULES
 from metamask_jax.quickstart import run_quickstart
 from metamask_jax.train import Interrupted, TrainingError, pretrain
@@ -23,11 +24,29 @@ from tests.tiny import tiny_config
 
 SHAPES = {"data.options.train_size": "64", "data.options.test_size": "32"}
 OFTEN = {"log.every_steps": "1", "checkpoint.every_steps": "3", "eval.every_epochs": "2"}
+QUICK = {"data__augmentation": "eval"}  # where any views will do: the others take as long to compile as the rest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
     return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_program_for_each_configuration():
+    """A run that goes on finds the program it was stopped in: to compile it again is a new process's business."""
+    make_train_step, made = train.make_train_step, {}
+
+    def make_once(config, **how):
+        key = (to_json(config), *how.values())
+        if key not in made:
+            made[key] = make_train_step(config, **how)
+        return made[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "make_train_step", make_once)
+        patch.setattr(parallel, "parallelize", functools.cache(parallel.parallelize))
+        yield
 
 
 def config_for(data_dir, **overrides):
@@ -48,7 +67,7 @@ def trajectory(workdir):
     ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def finished(data_dir, tmp_path_factory):
     """An uninterrupted run of 12 steps."""
     workdir = tmp_path_factory.mktemp("run")
@@ -106,7 +125,7 @@ def test_interrupted_and_resumed_is_bit_identical(finished, tmp_path, monkeypatc
 
 
 def test_steps_and_size_limit_the_run(data_dir, tmp_path):
-    config = config_for(data_dir, train__steps=3, data__size=32, meta__every=2)
+    config = config_for(data_dir, train__steps=3, data__size=32, meta__every=2, **QUICK)
     assert pretrain(config, tmp_path)["steps"] == 3
     # Where there was no meta step, there is nothing of it in the log.
     assert [line["step"] for line in trajectory(tmp_path) if "loss_outer" in line] == [1, 3]
@@ -183,7 +202,8 @@ def test_a_damaged_newest_checkpoint_costs_a_few_steps_and_nothing_else(finished
 def test_one_nan_is_skipped_and_counted_and_training_goes_on(data_dir, tmp_path, monkeypatch):
     # Four steps an epoch: the seventh step begins at 1.5.
     monkeypatch.setitem(SCHEDULES, "spike", lambda progress, epochs: jnp.where(progress == 1.5, jnp.nan, 1.0))
-    config = config_for(data_dir, optimizer__schedule="spike", checkpoint__every_steps=1, checkpoint__keep_last=12)
+    often = {"checkpoint__every_steps": 1, "checkpoint__keep_last": 12}
+    config = config_for(data_dir, optimizer__schedule="spike", **often, **QUICK)
     assert pretrain(config, tmp_path)["skipped"] == 1
     lines = trajectory(tmp_path)
     assert [line["skipped"] for line in lines] == [0] * 6 + [1] * 6
@@ -203,14 +223,14 @@ def test_endless_nan_stops_with_advice(data_dir, tmp_path, monkeypatch):
         "make_augmentation",
         lambda *args, **kwargs: lambda images, keys: augment(*args, **kwargs)(images, keys) * float("nan"),
     )
-    config = config_for(data_dir, guard__max_skipped=3)
+    config = config_for(data_dir, guard__max_skipped=3, **QUICK)
     with pytest.raises(TrainingError, match=r"3 steps in a row were not finite.*try a smaller"):
         pretrain(config, tmp_path)
     assert [line["skipped"] for line in trajectory(tmp_path)] == [1, 2, 3]
 
 
 def test_the_quickstart_compares_four_rows_and_puts_them_into_the_report(data_dir, tmp_path, capsys):
-    rows = run_quickstart(config_for(data_dir, train__steps=2, eval__every_epochs=0), tmp_path)
+    rows = run_quickstart(config_for(data_dir, train__steps=2, eval__every_epochs=0, **QUICK), tmp_path)
     assert [row["name"] for row in rows] == [
         *("raw pixels, half size", "untrained encoder", "SimCLR + BT, mask fixed", "MetaMask")
     ]

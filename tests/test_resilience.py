@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from metamask_jax.command_line import pretrain_command
 from metamask_jax.watch import read_json_lines
 from tests.test_pretrain import final_state, trajectory
 from tests.tiny import tiny_config
@@ -185,10 +186,19 @@ def test_a_dead_process_ends_the_other_and_the_restart_resumes(shared, uninterru
         (["--processes=2"], "--coordinator, --processes and --process belong together"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(shared, tmp_path, flags, message):
-    code, errors = run(shared, tmp_path / "run", *flags)
+def test_bad_input_is_one_sentence_and_exit_code_2(shared, tmp_path, capsys, flags, message):
+    arguments = [f"--config={shared / 'config.py'}", f"--workdir={tmp_path / 'run'}", *flags]
+    assert_refused(pretrain_command(arguments), capsys.readouterr().err, message, tmp_path / "run")
+
+
+def test_the_script_itself_exits_with_2(shared, tmp_path):
+    for flags, message in ((["--wrkdir=x"], "--wrkdir=x"), (["--config.data.name=nothing"], "nothing")):
+        assert_refused(*run(shared, tmp_path / "run", *flags), message, tmp_path / "run")
+
+
+def assert_refused(code, errors, message, workdir):
     assert code == 2, errors
     assert message in errors
     assert "Traceback" not in errors
     assert len(errors.strip().splitlines()) == 1, errors
-    assert not (tmp_path / "run").exists()
+    assert not workdir.exists()

@@ -54,11 +54,17 @@ def method_config(name, **overrides):
 
 
 @functools.cache
+def start(name):
+    """The configuration of a method and its first state, in float64; a head of one layer is sooner compiled."""
+    return doubled_start(method_config(name, method__head=(6,)))
+
+
+@functools.cache
 def compiled(name, devices):
     """The configuration, its first state and its step `(state, batch) -> (state, metrics)`, in float64."""
     with jax.enable_x64(True), pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "make_augmentation", lambda *args, **kwargs: plain_views)
-        config, state = doubled_start(method_config(name))
+        config, state = start(name)
         length = {"steps_per_epoch": 4, "total_steps": 12}
         if devices == 1:
             return config, state, jax.jit(make_train_step(config, **length, axis_name=None))
@@ -71,7 +77,8 @@ def compiled(name, devices):
         )
 
     def on_devices(state, batch):
-        return step(state, jax.tree.map(lambda leaf: leaf.reshape(devices, -1, *leaf.shape[1:]), batch))
+        # From the host: a state left on one device and one left on all of them would be a program each.
+        return step(jax.device_get(state), jax.tree.map(lambda leaf: leaf.reshape(devices, -1, *leaf.shape[1:]), batch))
 
     return config, state, on_devices
 

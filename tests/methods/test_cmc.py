@@ -20,6 +20,7 @@ from tests.methods.conftest import method_config
 from tests.methods.test_definitions import linear_head
 from tests.references import cosine
 from tests.tiny import doubled, tiny_config
+from tests.untrained import fill
 
 RNG = np.random.default_rng(0)
 SIZE, TEMPERATURE = 24, 0.2
@@ -38,6 +39,17 @@ def example(views=2, negatives=10):
 
 def inputs_of(h, step=0):
     return Inputs(h, None, None, INDICES, Clock(step, 0.0, 0.0))
+
+
+def stepper(method, variables):
+    """-> (state, h, step) -> the state after a batch of features, compiled."""
+
+    @jax.jit
+    def remember(state, h, step):
+        output = method.loss(variables._replace(state=state), inputs_of(h, step))
+        return method.update(state, None, output.memory, Clock(step, 0.0, 0.0))
+
+    return remember
 
 
 def projections(variables, h):
@@ -92,8 +104,7 @@ def test_loss_is_the_papers(views):
 @pytest.mark.usefixtures("x64")
 def test_a_batch_moves_its_own_memories_half_way_and_no_others():
     method, variables, h = example()
-    output = method.loss(variables, inputs_of(h))
-    state = method.update(variables.state, None, output.memory, Clock(0, 0.0, 0.0))
+    state = stepper(method, variables)(variables.state, h, 0)
     before, z = np.asarray(variables.state["memories"]), projections(variables, h)
     expected = before.copy()
     for half in range(2):
@@ -113,11 +124,9 @@ def test_constants_are_those_of_the_first_batch_for_ever():
     assert not np.any(state["normalizers"])
     scores = slow_scores(variables, h, _draw(state["key"], 0, size=SIZE, count=10))
     found = []
+    remember = stepper(method, variables)
     for step in range(3):
-        output = method.loss(
-            variables._replace(state=state), inputs_of((1 + step) * h**2, step) if step else inputs_of(h)
-        )
-        state = method.update(state, None, output.memory, Clock(step, 0.0, 0.0))
+        state = remember(state, (1 + step) * h**2 if step else h, step)
         found.append(np.asarray(state["normalizers"]))
     np.testing.assert_allclose(found[0], SIZE * scores.mean(axis=(1, 2, 3)), rtol=1e-10)
     np.testing.assert_array_equal(found[1], found[0])
@@ -152,7 +161,7 @@ def test_memories_drawn_are_a_function_of_seed_and_step():
 def test_each_half_sees_its_own_channels_only(name):
     encoder = make_split_encoder(name, width=1 / 8, stem="cifar", image_size=32, dtype="float32", axis_name=None)
     x = jnp.asarray(RNG.normal(size=(2, 32, 32, 3)), jnp.float32)
-    variables = jax.jit(lambda: encoder.init(jax.random.key(0), x, train=False))()
+    variables = fill(jax.eval_shape(lambda: encoder.init(jax.random.key(0), x, train=False)))
     apply = jax.jit(lambda x: encoder.apply(variables, x, train=False))
     h, other_color, other_lightness = apply(x), apply(x.at[..., 1:].mul(2.0)), apply(x.at[..., 0].mul(2.0))
     half = encoder.features // 2

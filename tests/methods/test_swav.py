@@ -214,7 +214,7 @@ def pooled(monkeypatch):
 @pytest.mark.usefixtures("x64", "pooled")
 def test_small_views_on_four_devices_do_what_they_do_on_one(monkeypatch):
     monkeypatch.setattr(module, "make_multi_crop", lambda *args, **kwargs: (plain_views, small_views))
-    config, state = pooled_config(data__small_views=3, train__accumulate=2)
+    config, state = pooled_config(data__small_views=3, train__accumulate=2, method__head=(6,))
     length = {"steps_per_epoch": 4, "total_steps": 12}
     single, single_metrics = jax.jit(make_train_step(config, **length, axis_name=None))(state, BATCH)
     step = jax.pmap(make_train_step(config, **length, axis_name=AXIS), axis_name=AXIS, in_axes=(None, 0), out_axes=None)
