@@ -133,7 +133,8 @@ def _newest(checkpoints: Checkpoints | None) -> str:
 
 def _start(config: ConfigDict, checkpoints: Checkpoints | None) -> TrainState:
     """The state of the newest whole checkpoint, or a fresh one; the same on all processes."""
-    fresh = init_state(config)
+    # On the host, as a checkpoint's is: the step is traced once for where its state lies.
+    fresh: TrainState = jax.device_get(init_state(config))
 
     def restore() -> TrainState:
         found = checkpoints.restore_latest(fresh) if checkpoints is not None else None

@@ -118,11 +118,15 @@ def run_all(jobs: list[Job], *, commands: list[list[str]], workers: int) -> list
 
 def _in_this_process(pair: tuple[Job, list[str]]) -> str | None:
     """Runs a job; returns what went wrong, for the rest of the grid should not suffer."""
+    import jax
+
     try:
         run_job(pair[0])
     except Exception as error:
         _log.debug("", exc_info=error)
         return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    finally:
+        jax.clear_caches()  # the programs of dozens of cells exhaust the memory maps a process may have
     return None
 
 
