@@ -121,6 +121,21 @@ def test_a_failed_cell_is_reported_retried_and_does_not_stop_the_rest(folder, tm
     assert "missing" not in capsys.readouterr().out
 
 
+def test_a_signal_stops_the_grid_and_not_only_its_cell(folder, tmp_path, monkeypatch, capsys):
+    import metamask_jax.train
+
+    started = []
+
+    def interrupted(config, workdir):
+        started.append(workdir)
+        raise metamask_jax.train.Interrupted(signal.SIGTERM, step=1)
+
+    monkeypatch.setattr(metamask_jax.train, "pretrain", interrupted)
+    assert main(["F5", "--scale=smoke", f"--out={tmp_path}", f"--data_dir={folder / 'data'}"]) == 128 + signal.SIGTERM
+    assert len(started) == 1
+    assert "stopped by SIGTERM after step 1; the state is saved" in capsys.readouterr().err
+
+
 def test_printed_commands_run_one_cell_each(folder, capsys):
     assert command(folder, "F5", "--print-commands") == 0
     lines = capsys.readouterr().out.splitlines()

@@ -120,8 +120,12 @@ def _in_this_process(pair: tuple[Job, list[str]]) -> str | None:
     """Runs a job; returns what went wrong, for the rest of the grid should not suffer."""
     import jax
 
+    from metamask_jax.train import Interrupted
+
     try:
         run_job(pair[0])
+    except Interrupted:  # not this cell's failure: someone wants the grid to stop
+        raise
     except Exception as error:
         _log.debug("", exc_info=error)
         return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
