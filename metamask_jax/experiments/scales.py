@@ -61,6 +61,8 @@ def _cpu(method: str, dataset: str, encoder: str) -> ConfigDict:
     config = presets.short_run(method, dataset)
     config.train.update(batch_size=64, steps=160)
     config.data.size = 5000
+    if method == "cmc":  # whose memories are of use once it has met each image many times
+        config.train.steps, config.data.size = 320, 500
     config.encoder.name = encoder
     config.eval.size = 5000
     config.checkpoint.keep_last = 1
@@ -95,8 +97,8 @@ SCALES: Mapping[str, Scale] = {
     ),
     "cpu": Scale(
         name="cpu",
-        stated="miniature: 5,000 images at 24 pixels, `conv` of width 1/8, batch 64, 160 steps, kNN among the same "
-        "images, 5,000 test images",
+        stated="miniature: 5,000 images at 24 pixels, `conv` of width 1/8, batch 64, 160 steps (CMC: 500 images, "
+        "320 steps); kNN among 5,000 training images, up to 5,000 test images",
         seeds=3,
         base=_cpu,
         datasets=("cifar10", "cifar100"),

@@ -181,7 +181,10 @@ def test_split_encoder_refuses_other_images():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"data__augmentation": "simclr"}, r"config.data.augmentation='simclr'; expected 'cmc' for .*'cmc'"),
+        (
+            {"data__augmentation": "simclr"},
+            r"config.data.augmentation='simclr'; expected 'cmc' or 'shapes_lab' for .*'cmc'",
+        ),
         ({"data__views": 1, "loss__drr": "true"}, r"config.data.views=1; expected at least 2"),
     ],
     ids=["no Lab", "one view for redundancy reduction"],
