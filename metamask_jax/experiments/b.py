@@ -5,28 +5,24 @@ from metamask_jax.experiments.base import Cell, Experiment, Label, Report, Resul
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.experiments.statistics import difference_text, mean_text, paired_difference
 
-_FACTORS = (0.5, 1.0, 2.0)  # of the scale's learning rate
-_TEMPERATURES = (0.1, 0.2, 0.5)
+# Factors of the scale's learning rate, and temperatures: one of the two is varied at a time.
+_SETTINGS = ((1.0, 0.2), (0.5, 0.2), (2.0, 0.2), (1.0, 0.1), (1.0, 0.5))
 _REFERENCE = "SimCLR + Barlow Twins"
 
 
 def _cells(scale: Scale) -> list[Cell]:
-    smoke = scale.name == "smoke"
-    rates = [scale.config().optimizer.learning_rate * factor for factor in (_FACTORS[:1] if smoke else _FACTORS)]
-    return [
-        cell
-        for name in COMPARED
-        for rate in rates
-        for temperature in (_TEMPERATURES if name != "Barlow Twins" and not smoke else _TEMPERATURES[:1])
-        for cell in ablation_cells(
-            scale,
-            (name,),
-            ("knn", "validation"),
-            {"setting": f"rate {rate:g}" + (f", temperature {temperature:g}" if name != "Barlow Twins" else "")},
-            optimizer__learning_rate=str(rate),
-            **({"method__temperature": str(temperature)} if name != "Barlow Twins" else {}),
-        )
-    ]
+    rate = scale.config().optimizer.learning_rate
+    cells = []
+    for name in COMPARED:
+        for factor, temperature in _SETTINGS[:1] if scale.name == "smoke" else _SETTINGS:
+            setting, overrides = f"rate {rate * factor:g}", {"optimizer__learning_rate": str(rate * factor)}
+            if name != "Barlow Twins":
+                setting += f", temperature {temperature:g}"
+                overrides["method__temperature"] = str(temperature)
+            elif temperature != _SETTINGS[0][1]:  # it has none
+                continue
+            cells += ablation_cells(scale, (name,), ("knn", "validation"), {"setting": setting}, **overrides)
+    return cells
 
 
 def _report(results: Results) -> Report:

@@ -119,8 +119,8 @@ def check_lab(config: ConfigDict) -> None:
     """Refuses views whose channels are not lightness and colour."""
     if PRESETS[config.data.augmentation](config.data.image_size)[0].color_space != "lab":
         raise ConfigError(
-            f"config.data.augmentation={config.data.augmentation!r}; expected 'cmc' or 'shapes_lab' for config.method.name='cmc', "
-            "whose encoders see the channels of Lab"
+            f"config.data.augmentation={config.data.augmentation!r}; expected 'cmc' or 'shapes_lab' for "
+            "config.method.name='cmc', whose encoders see the channels of Lab"
         )
 
 

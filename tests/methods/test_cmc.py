@@ -183,7 +183,7 @@ def test_split_encoder_refuses_other_images():
     [
         (
             {"data__augmentation": "simclr"},
-            r"config.data.augmentation='simclr'; expected 'cmc' or 'shapes_lab' for .*'cmc'",
+            r"augmentation='simclr'; expected 'cmc' or 'shapes_lab' for .*'cmc'",
         ),
         ({"data__views": 1, "loss__drr": "true"}, r"config.data.views=1; expected at least 2"),
     ],
