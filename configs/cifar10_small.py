@@ -13,6 +13,6 @@ from metamask_jax import presets
 def get_config() -> ConfigDict:
     """What differs from the defaults."""
     config = presets.short_run("simclr", "cifar10")
-    config.train.update(batch_size=128, epochs=10)
-    config.data.size = 5000
+    config.train.update(batch_size=64, epochs=10)
+    config.data.update(size=5000, image_size=32)
     return config

@@ -15,6 +15,6 @@ from metamask_jax import presets
 def get_config() -> ConfigDict:
     """What differs from the defaults."""
     config = presets.short_run("simclr", "confounded_shapes")
-    config.train.update(batch_size=128, steps=150)
-    config.data.update(dir="runs/data", image_size=32)
+    config.train.update(batch_size=128, steps=180)
+    config.data.update(dir="runs/data", image_size=28)
     return config
