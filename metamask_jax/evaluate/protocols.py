@@ -50,8 +50,8 @@ class Settings:
     mlp_hidden: tuple[int, ...] = (200,)
     mlp_epochs: int = 30
     mlp_learning_rates: tuple[float, ...] = (0.03, 0.1, 0.3)
-    finetune_epochs: int = 1
-    finetune_min_steps: int = 30
+    finetune_epochs: int = 5
+    finetune_min_steps: int = 100
     finetune_trial: float = 0.25
     finetune_batch_size: int = 64
     finetune_smallest_crop: float = 0.5
