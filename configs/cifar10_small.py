@@ -2,7 +2,7 @@
 
     python run_pretrain.py --config configs/cifar10_small.py --workdir runs/cifar10_small
 
-Ten epochs; docs/results.md has what came out.
+Ten epochs; 43 % kNN where the untrained encoder has 31 %, see docs/results.md.
 """
 
 from ml_collections import ConfigDict

@@ -68,6 +68,7 @@ def knn_curve(curve: Curve, *, references: Mapping[str, float]) -> "Figure":
     axis.plot(curve.steps, 100 * curve.values, color=BLUE, linewidth=1.8, marker="o", markersize=4, label="this run")
     for (name, value), dashes in zip(references.items(), ("--", ":", "-.", (0, (1, 3))), strict=False):
         axis.axhline(100 * value, color=SLATE, linewidth=1.2, linestyle=dashes, label=name)
+    axis.set_xlim(left=0)  # a single point would have an axis of its own fancy
     style(axis, "step", "kNN accuracy (%)")
     if references:
         legend(axis)

@@ -4,10 +4,13 @@ What is prepared is found by the files alone, without importing tfds, which take
 never TensorFlow; preparing a public set, which needs TensorFlow, happens in a process of its own.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib.util
+import io
 import json
+import logging
 import pathlib
 import re
 import subprocess
@@ -21,6 +24,7 @@ import numpy as np
 from metamask_jax.data import builders
 from metamask_jax.data.errors import DataError
 
+_log = logging.getLogger("metamask_jax.data")
 _NAME = re.compile(r"(?P<base>\w+)(/(?P<config>[\w.+-]+))?(:(?P<version>\d+\.\d+\.\d+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _OPENING = threading.Lock()  # tfds imports its parts on first use, and threads that do so at once block one another
@@ -93,8 +97,10 @@ def command(name: str, data_dir: str) -> str:
 
 
 def prepare_own(name: str, options: builders.Options, data_dir: str) -> None:
-    """Prepares one of our own datasets, with tfds' progress bar."""
-    builders.make_builder(name, options, data_dir).download_and_prepare()
+    """Prepares one of our own datasets, with tfds' progress bar but without its talk of downloads."""
+    _log.info("preparing %s in %s", name, data_dir)
+    with contextlib.redirect_stdout(io.StringIO()):
+        builders.make_builder(name, options, data_dir).download_and_prepare()
 
 
 def prepare_public(name: str, data_dir: str) -> None:
