@@ -15,13 +15,11 @@ from metamask_jax.data.loader import Pair, with_previous
 from metamask_jax.methods import Clock
 from metamask_jax.objective import Context, Sample, total_loss
 from metamask_jax.optim import make_optimizer, make_schedule
-from metamask_jax.parallel import AXIS
 from metamask_jax.train import pretrain
 from metamask_jax.train_step import build_model, init_state, make_train_step
 from metamask_jax.watch import read_json_lines
-from tests.tiny import doubled_start, tiny_batch, tiny_config
+from tests.tiny import LENGTH, doubled_start, step_on, tiny_batch, tiny_config
 
-LENGTH = {"steps_per_epoch": 4, "total_steps": 12}
 # A method that remembers and a rate that changes: both must be the previous step's. A plain step of the mask at rate
 # one shows the meta-gradient itself.
 SETTINGS = {
@@ -53,20 +51,7 @@ def compiled(optimizer, devices):
     with jax.enable_x64(True), pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "make_augmentation", lambda *args, **kwargs: views)
         config, state = doubled_start(tiny_config(SETTINGS | {"optimizer.name": optimizer}))
-        if devices == 1:
-            return config, state, jax.jit(make_train_step(config, **LENGTH, axis_name=None))
-        mapped = jax.pmap(
-            make_train_step(config, **LENGTH, axis_name=AXIS),
-            axis_name=AXIS,
-            in_axes=(None, 0),
-            out_axes=None,
-            devices=jax.devices()[:devices],
-        )
-
-    def step(state, pair):
-        return mapped(state, jax.tree.map(lambda leaf: leaf.reshape(devices, -1, *leaf.shape[1:]), pair))
-
-    return config, state, step
+        return config, state, step_on(devices, config)
 
 
 def trajectory(batches, optimizer="sgd", devices=1):

@@ -13,20 +13,15 @@ from metamask_jax.methods import Clock, Inputs, Variables
 from metamask_jax.methods.base import apply_views
 from metamask_jax.models import ProjectionHead
 from metamask_jax.objective import Context, Sample, total_loss
-from metamask_jax.parallel import AXIS
-from metamask_jax.train_step import build_model, init_state, make_train_step
+from metamask_jax.train_step import build_model, init_state
 from tests.references import relative_error
-from tests.tiny import doubled_start, tiny_batch, tiny_config
+from tests.tiny import doubled_start, step_on, tiny_batch, tiny_config
 
 BATCH = tiny_batch()
 
 
-def jitted(config):
-    return jax.jit(make_train_step(config, steps_per_epoch=4, total_steps=12, axis_name=None))
-
-
 def run(config, steps=3):
-    step, state, metrics = jitted(config), init_state(config), {}
+    step, state, metrics = step_on(1, config), init_state(config), {}
     for _ in range(steps):
         state, metrics = step(state, BATCH)
     return state, metrics
@@ -68,7 +63,7 @@ def test_is_algorithm_1(plain_views):
         }
     )
     config, state = doubled_start(config)
-    found, metrics = jitted(config)(state, BATCH)
+    found, metrics = step_on(1, config)(state, BATCH)
 
     model = build_model(config, axis_name=None)
     views = plain_views(BATCH.images, None)
@@ -138,26 +133,14 @@ def test_the_networks_optimiser_is_pytorchs_sgd():
     np.testing.assert_allclose(params["kernel"], w, rtol=1e-6)
 
 
-def on_devices(config, devices):
-    """The step under pmap, from the whole batch to the whole batch."""
-    step = jax.pmap(
-        make_train_step(config, steps_per_epoch=4, total_steps=12, axis_name=AXIS),
-        axis_name=AXIS,
-        in_axes=(None, 0),
-        out_axes=None,
-        devices=jax.devices()[:devices],
-    )
-    return lambda state: step(state, jax.tree.map(lambda leaf: leaf.reshape(devices, -1, *leaf.shape[1:]), BATCH))
-
-
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("devices", "accumulate"), [(2, 1), (4, 1), (4, 2)])
 def test_devices_follow_the_trajectory_of_one(plain_views, devices, accumulate):
     """Weights, statistics, mask and optimisers after five steps: in float64 nothing but the algorithm can differ."""
     config, state = doubled_start(tiny_config({"train.accumulate": str(accumulate)}))
-    single, step, single_step = state, on_devices(config, devices), jitted(config)
+    single, step, single_step = state, step_on(devices, config), step_on(1, config)
     for _ in range(5):
-        state, metrics = step(state)
+        state, metrics = step(state, BATCH)
         single, single_metrics = single_step(single, BATCH)
     for path, leaf in jax.tree_util.tree_leaves_with_path(single):
         np.testing.assert_allclose(_at(state, path), leaf, rtol=1e-8, atol=1e-11, err_msg=str(path))
@@ -167,8 +150,8 @@ def test_devices_follow_the_trajectory_of_one(plain_views, devices, accumulate):
 
 def test_devices_agree_with_one_in_float32():
     config = tiny_config()
-    state, metrics = on_devices(config, 4)(init_state(config))
-    single, single_metrics = jitted(config)(init_state(config), BATCH)
+    state, metrics = step_on(4, config)(init_state(config), BATCH)
+    single, single_metrics = step_on(1, config)(init_state(config), BATCH)
     for name, value in single_metrics.items():
         assert float(metrics[name]) == pytest.approx(float(value), rel=1e-5), name
     assert relative_error(state.mask, single.mask) < 1e-5
@@ -176,7 +159,7 @@ def test_devices_agree_with_one_in_float32():
 
 def test_trains_and_compiles_once():
     config = tiny_config({"optimizer.learning_rate": "0.02"})
-    step = jitted(config)
+    step = step_on(1, config)
     state, losses = init_state(config), []
     for _ in range(20):
         state, metrics = step(state, BATCH)
@@ -212,7 +195,7 @@ def test_without_redundancy_reduction_there_is_no_head_for_it():
 
 def test_meta_step_every_second_step():
     config = tiny_config({"meta.every": "2"})
-    step, state = jitted(config), init_state(config)
+    step, state = step_on(1, config), init_state(config)
     moved = []
     for _ in range(4):
         before = state.mask
@@ -232,8 +215,8 @@ def test_accumulation_averages_the_micro_batches_gradients():
     whole = tiny_config(plain | {"train.accumulate": "2"})
     halves = tiny_config(plain)
     start = init_state(whole)
-    found, _ = jitted(whole)(start, BATCH)
-    half = jitted(halves)
+    found, _ = step_on(1, whole)(start, BATCH)
+    half = step_on(1, halves)
     ends = [half(start, jax.tree.map(lambda leaf, i=i: leaf[i::2], BATCH))[0].params for i in range(2)]
     expected = jax.tree.map(lambda a, b: (a + b) / 2, *ends)
     for path, leaf in jax.tree_util.tree_leaves_with_path(expected):
@@ -302,7 +285,7 @@ def poisoned(config, monkeypatch):
         "make_augmentation",
         lambda *args, **kwargs: lambda images, keys: jnp.where(jnp.max(images) == 0, jnp.nan, augment(images, keys)),
     )
-    return jitted(config)
+    return step_on(1, config)
 
 
 def test_a_step_that_is_not_finite_is_skipped_whole_and_counted(monkeypatch):
@@ -325,7 +308,7 @@ def test_nt_xent_is_what_the_method_reports():
     """The logged loss is the loss of its own definition, not a rescaled one."""
     config = tiny_config({"loss.drr": "false", "loss.alpha": "1.0", "mask.learn": "false"})
     state = init_state(config)
-    _, metrics = jitted(config)(state, BATCH)
+    _, metrics = step_on(1, config)(state, BATCH)
     model = build_model(config, axis_name=None)
     views = make_augmentation("simclr", image_size=32, views=2)(BATCH.images, example_keys(0, 0, BATCH.positions))
     h, _ = apply_views(model.encoder, state.params["encoder"], state.batch_stats["encoder"], views)

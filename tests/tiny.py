@@ -13,9 +13,12 @@ from metamask_jax.config import apply_overrides, default_config, validate
 from metamask_jax.data.loader import Batch
 from metamask_jax.models import ENCODERS
 from metamask_jax.models.layers import as_output, batch_norm, dense
+from metamask_jax.parallel import AXIS
 from metamask_jax.state import TrainState, init_state
+from metamask_jax.train_step import Step, make_train_step
 
 T = TypeVar("T")
+LENGTH = {"steps_per_epoch": 4, "total_steps": 12}
 
 
 class TinyEncoder(nn.Module):
@@ -75,3 +78,23 @@ def doubled_start(config: ConfigDict) -> tuple[ConfigDict, TrainState]:
     config = config.copy_and_resolve_references()
     config.train.dtype = "float64"
     return config, state
+
+
+def step_on(devices: int, config: ConfigDict) -> Step:
+    """The step on a whole batch, compiled for one device or with the batch split over several."""
+    if devices == 1:
+        return jax.jit(make_train_step(config, **LENGTH, axis_name=None))
+    step = jax.pmap(
+        make_train_step(config, **LENGTH, axis_name=AXIS),
+        axis_name=AXIS,
+        in_axes=(None, 0),
+        out_axes=None,
+        devices=jax.devices()[:devices],
+    )
+
+    def on_shares(state, batch):
+        shares = jax.tree.map(lambda leaf: leaf.reshape(devices, -1, *leaf.shape[1:]), batch)
+        # From the host: a state left on one device and one left on all of them would be a program each.
+        return step(jax.device_get(state), shares)
+
+    return on_shares

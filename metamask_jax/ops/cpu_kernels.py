@@ -1,21 +1,22 @@
 """The three convolution operations on a CPU.
 
-XLA's CPU convolution is slow for the weight gradient and middling elsewhere. A convolution can also be a matrix
-product: of patches (any geometry), of pixels (kernels of one pixel), or of Winograd's transformed tiles (stride 1),
-where it needs fewer multiplications. `benchmarks/conv.py` times every kernel on every layer of the encoders.
+XLA's CPU convolution is slow for the weight gradient and middling elsewhere. Where channels fill vector registers,
+native kernels take over (`ops.native`): Winograd's for small windows that move by single pixels, direct ones for the
+rest. Without them a weight gradient can also be a matrix product of patches, and a kernel of one pixel is a matrix
+product anyway. `benchmarks/conv.py` times every kernel on every layer of the encoders.
 
 `conv`, `conv_dx` and `conv_dw` are the only places where a kernel is chosen. The choice looks at everything but the
 batch, so that splitting a batch over devices changes no result by more than the order of a sum.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from metamask_jax.ops import lax_kernels, winograd
+from metamask_jax.ops import lax_kernels
 from metamask_jax.ops.chunks import map_chunks, sum_chunks
 from metamask_jax.ops.geometry import Geometry
 
@@ -24,8 +25,7 @@ Kernel = Callable[[jax.Array, jax.Array, Geometry], jax.Array]
 # Patches of one chunk should stay in the cache between being written and being multiplied.
 _CHUNK_BYTES = 4 * 2**20
 
-
-# Fewer channels, and laying out patches or transforming tiles costs more than the multiplications then save.
+# Fewer channels, and laying out patches costs more than the faster multiplications then save.
 _MANY_CHANNELS = 64
 
 
@@ -46,11 +46,27 @@ def conv_dw(x: jax.Array, dy: jax.Array, *, geometry: Geometry) -> jax.Array:
 
 def choose(operation: str, geometry: Geometry, channels: Sequence[int]) -> str:
     """Name of the kernel of an operation for a geometry and its numbers of input and output channels."""
-    if geometry.is_pointwise:
+    if geometry.is_pointwise and operation != "conv_dw":
         return "pointwise"
-    if geometry.suits_winograd and geometry.window == (3, 3) and min(channels) >= _MANY_CHANNELS:
-        return "winograd2"
+    if _has_native():
+        from metamask_jax.ops.native import VECTOR, suits_winograd
+
+        fits = [count % VECTOR == 0 for count in channels]
+        if all(fits) and suits_winograd(geometry):
+            return "winograd"
+        if fits[0 if operation == "conv_dx" else 1]:  # the channels that the products have as columns
+            return "direct"
     return "patches" if operation == "conv_dw" and max(channels) >= _MANY_CHANNELS else "lax"
+
+
+@cache
+def _has_native() -> bool:
+    """Whether there is a compiler, and a processor that the native kernels are made for."""
+    try:
+        from metamask_jax.ops.native import machine
+    except ImportError:
+        return False
+    return machine() is not None
 
 
 def _run(kernel: Kernel, a: jax.Array, b: jax.Array, geometry: Geometry) -> jax.Array:
@@ -126,25 +142,35 @@ def _lax(kernel: Callable[..., jax.Array]) -> Kernel:
     return lambda a, b, geometry: kernel(a, b, geometry=geometry)
 
 
+def _native(name: str, operation: str) -> Kernel:
+    """A kernel whose compiler is loaded when it is first used."""
+
+    def kernel(a: jax.Array, b: jax.Array, geometry: Geometry) -> jax.Array:
+        from metamask_jax.ops.native import KERNELS
+
+        return KERNELS[name][operation](a, b, geometry)
+
+    return kernel
+
+
 # Every kernel of each operation by name; all take and give the same arrays.
 CONV: dict[str, Kernel] = {
     "lax": _lax(lax_kernels.conv),
     "pointwise": _pointwise_conv,
     "patches": _patches_conv,
-    "winograd2": partial(winograd.conv, tile=2),
-    "winograd4": partial(winograd.conv, tile=4),
+    "direct": _native("direct", "conv"),
+    "winograd": _native("winograd", "conv"),
 }
 CONV_DX: dict[str, Kernel] = {
     "lax": _lax(lax_kernels.conv_dx),
     "pointwise": _pointwise_conv_dx,
     "patches": _patches_conv_dx,
-    "winograd2": partial(winograd.conv_dx, tile=2),
-    "winograd4": partial(winograd.conv_dx, tile=4),
+    "direct": _native("direct", "conv_dx"),
+    "winograd": _native("winograd", "conv_dx"),
 }
 CONV_DW: dict[str, Kernel] = {
     "lax": _lax(lax_kernels.conv_dw),
-    "pointwise": _patches_conv_dw,
     "patches": _patches_conv_dw,
-    "winograd2": partial(winograd.conv_dw, tile=2),
-    "winograd4": partial(winograd.conv_dw, tile=4),
+    "direct": _native("direct", "conv_dw"),
+    "winograd": _native("winograd", "conv_dw"),
 }

@@ -34,12 +34,6 @@ class Geometry(NamedTuple):
         return self.window == (1, 1) and self.padding == ((0, 0), (0, 0))
 
     @property
-    def suits_winograd(self) -> bool:
-        """Whether the kernel is square, moves by single pixels and never meets padding alone."""
-        rows, columns = self.window
-        return rows == columns > 1 and self.strides == (1, 1) and max(map(max, self.padding)) < rows
-
-    @property
     def mirrored(self) -> "Geometry":
         """Of the convolution, with the kernel turned round, that is the input gradient of this one of stride 1."""
         (top, bottom), (left, right) = self.padding

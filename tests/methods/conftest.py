@@ -8,9 +8,7 @@ import pytest
 
 from metamask_jax import train_step as module
 from metamask_jax.methods import METHODS
-from metamask_jax.parallel import AXIS
-from metamask_jax.train_step import make_train_step
-from tests.tiny import doubled_start, tiny_batch, tiny_config
+from tests.tiny import doubled_start, step_on, tiny_batch, tiny_config
 
 BATCH = tiny_batch()
 # A plain step of the mask, at rate one, shows the meta-gradient itself.
@@ -65,22 +63,7 @@ def compiled(name, devices):
     with jax.enable_x64(True), pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "make_augmentation", lambda *args, **kwargs: plain_views)
         config, state = start(name)
-        length = {"steps_per_epoch": 4, "total_steps": 12}
-        if devices == 1:
-            return config, state, jax.jit(make_train_step(config, **length, axis_name=None))
-        step = jax.pmap(
-            make_train_step(config, **length, axis_name=AXIS),
-            axis_name=AXIS,
-            in_axes=(None, 0),
-            out_axes=None,
-            devices=jax.devices()[:devices],
-        )
-
-    def on_devices(state, batch):
-        # From the host: a state left on one device and one left on all of them would be a program each.
-        return step(jax.device_get(state), jax.tree.map(lambda leaf: leaf.reshape(devices, -1, *leaf.shape[1:]), batch))
-
-    return config, state, on_devices
+        return config, state, step_on(devices, config)
 
 
 every_method = pytest.mark.parametrize("name", METHODS)

@@ -10,10 +10,9 @@ from metamask_jax.config import ConfigError, apply_overrides, default_config, va
 from metamask_jax.methods import METHODS, Clock, Method, Output, Recipe, Variables, queue
 from metamask_jax.methods.siamese import cosine_momentum, moving_average
 from metamask_jax.optim import make_optimizer
-from metamask_jax.parallel import AXIS
-from metamask_jax.train_step import init_state, make_train_step
+from metamask_jax.train_step import init_state
 from tests.methods.conftest import BATCH, NEEDS, method_config
-from tests.tiny import tiny_config
+from tests.tiny import step_on, tiny_config
 
 
 def rows(*values):
@@ -108,14 +107,7 @@ def test_the_memory_of_all_devices_arrives_in_order_with_the_updated_weights(mon
             "train.accumulate": str(accumulate),
         }
     )
-    step = jax.pmap(
-        make_train_step(config, steps_per_epoch=4, total_steps=12, axis_name=AXIS),
-        axis_name=AXIS,
-        in_axes=(None, 0),
-        out_axes=None,
-    )
-    start = init_state(config)
-    after, _ = step(start, jax.tree.map(lambda leaf: leaf.reshape(4, -1, *leaf.shape[1:]), BATCH))
+    after, _ = step_on(4, config)(init_state(config), BATCH)
     np.testing.assert_array_equal(after.method_state["seen"], BATCH.indices)
     np.testing.assert_array_equal(after.method_state["bias"], after.params["encoder"]["bn"]["bias"])
     assert np.any(after.method_state["bias"])

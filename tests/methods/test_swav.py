@@ -14,11 +14,10 @@ from metamask_jax.methods import METHODS, Clock, Inputs
 from metamask_jax.models import ENCODERS, make_encoder
 from metamask_jax.models.layers import as_output, batch_norm, dense
 from metamask_jax.objective import Context, Sample, total_loss
-from metamask_jax.parallel import AXIS
-from metamask_jax.train_step import build_model, make_train_step
+from metamask_jax.train_step import build_model
 from tests.methods.conftest import BATCH, method_config, plain_views
 from tests.methods.test_definitions import on_views
-from tests.tiny import doubled, doubled_start
+from tests.tiny import doubled, doubled_start, step_on
 
 RNG = np.random.default_rng(0)
 
@@ -215,10 +214,8 @@ def pooled(monkeypatch):
 def test_small_views_on_four_devices_do_what_they_do_on_one(monkeypatch):
     monkeypatch.setattr(module, "make_multi_crop", lambda *args, **kwargs: (plain_views, small_views))
     config, state = pooled_config(data__small_views=3, train__accumulate=2, method__head=(6,))
-    length = {"steps_per_epoch": 4, "total_steps": 12}
-    single, single_metrics = jax.jit(make_train_step(config, **length, axis_name=None))(state, BATCH)
-    step = jax.pmap(make_train_step(config, **length, axis_name=AXIS), axis_name=AXIS, in_axes=(None, 0), out_axes=None)
-    parallel, metrics = step(state, jax.tree.map(lambda leaf: leaf.reshape(4, -1, *leaf.shape[1:]), BATCH))
+    single, single_metrics = step_on(1, config)(state, BATCH)
+    parallel, metrics = step_on(4, config)(state, BATCH)
     for name, value in single_metrics.items():
         assert float(metrics[name]) == pytest.approx(float(value), rel=1e-8), name
     np.testing.assert_allclose(parallel.mask, single.mask, rtol=1e-8)

@@ -1,0 +1,18 @@
+"""Convolutions in native code, compiled by LLVM for the machine they run on and called by XLA's programs.
+
+`emit` writes loops and matrix products in LLVM's language, `direct` and `winograd` write convolutions in terms of them,
+and `ffi` compiles those and makes them known to XLA. They take float32 and float64 images whose channels fill vector
+registers, on processors with AVX2 or AVX-512.
+"""
+
+from metamask_jax.ops.native import direct, winograd
+from metamask_jax.ops.native.emit import VECTOR
+from metamask_jax.ops.native.ffi import machine
+
+__all__ = ["KERNELS", "VECTOR", "machine", "suits_winograd"]
+
+suits_winograd = winograd.suits
+KERNELS = {
+    "direct": {"conv": direct.conv, "conv_dx": direct.conv_dx, "conv_dw": direct.conv_dw},
+    "winograd": {"conv": winograd.conv, "conv_dx": winograd.conv_dx, "conv_dw": winograd.conv_dw},
+}

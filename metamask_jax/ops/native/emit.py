@@ -1,0 +1,232 @@
+"""LLVM code for loops over arrays, and the one product of matrices that all native kernels are made of."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import NamedTuple
+
+from llvmlite import ir
+
+INT, POINTER = ir.IntType(64), ir.PointerType()
+VECTOR = 16  # numbers in the longest vector register: what channels come in multiples of
+
+Index = ir.Value | int
+Vectors = Sequence[ir.Value]
+
+
+class Machine(NamedTuple):
+    """What decides how a product is cut into pieces that stay in registers.
+
+    Attributes:
+      bits: of a vector register.
+      rows: of a piece.
+      vectors: columns of a piece, in vectors.
+    """
+
+    bits: int
+    rows: int
+    vectors: int
+
+
+class Product(NamedTuple):
+    """`c[i, j] = sum_k a[i, k] * b[k, j]`, where `k` may be several axes of `a`, and `b` is packed (`Emitter.pack`).
+
+    Attributes:
+      a_row: from one row of `a` to the next.
+      c_row: from one row of `c` to the next.
+      sums: the axes of `k`, outermost first: how long, and from one entry to the next in `a`.
+      accumulate: whether to add to `c`.
+    """
+
+    a_row: int
+    c_row: int
+    sums: tuple[tuple[int, int], ...]
+    accumulate: bool
+
+    @property
+    def depth(self) -> int:
+        """How many products a sum has."""
+        return prod(count for count, _ in self.sums)
+
+
+class Emitter:
+    """Writes the body of a function on arrays of one floating-point type."""
+
+    def __init__(self, function: ir.Function, machine: Machine, element: ir.Type) -> None:
+        """Starts at the beginning of an empty function."""
+        self.builder = ir.IRBuilder(function.append_basic_block())
+        self.machine = machine
+        self.lanes = machine.bits // (64 if isinstance(element, ir.DoubleType) else 32)
+        self._module, self._element = function.module, element
+        self._vector = ir.VectorType(element, self.lanes)
+
+    def at(self, pointer: ir.Value, *offsets: Index) -> ir.Value:
+        """The address so many numbers further on."""
+        for offset in offsets:
+            if not (isinstance(offset, int) and offset == 0):
+                pointer = self.builder.gep(pointer, [value(offset)], inbounds=True, source_etype=self._element)
+        return pointer
+
+    def scaled(self, index: Index, stride: int) -> Index:
+        """`index * stride`."""
+        return index * stride if isinstance(index, int) else self.builder.mul(index, value(stride))
+
+    def divided(self, index: ir.Value, by: int) -> tuple[ir.Value, ir.Value]:
+        """Quotient and remainder."""
+        return self.builder.udiv(index, value(by)), self.builder.urem(index, value(by))
+
+    def load(self, pointer: ir.Value) -> ir.Value:
+        """A vector of neighbours."""
+        return self.builder.load(pointer, align=4, typ=self._vector)
+
+    def store(self, vector: ir.Value, pointer: ir.Value) -> None:
+        """Puts the numbers of a vector side by side."""
+        self.builder.store(vector, pointer, align=4)
+
+    def constant(self, number: float) -> ir.Constant:
+        """A vector of one number."""
+        return ir.Constant(self._vector, [number] * self.lanes)
+
+    def combine(self, factors: Sequence[float], vectors: Vectors) -> ir.Value:
+        """The weighted sum: nothing is done for a factor of zero, and no product for a factor of one."""
+        terms = [pair for pair in zip(factors, vectors, strict=True) if pair[0] != 0]
+        terms.sort(key=lambda pair: pair[0] != 1)  # ones first: all that follow are fused products or differences
+        (factor, first), *rest = terms
+        total = first if factor == 1 else self.builder.fmul(self.constant(factor), first)
+        for factor, vector in rest:
+            if factor == 1:
+                total = self.builder.fadd(total, vector)
+            elif factor == -1:
+                total = self.builder.fsub(total, vector)
+            else:
+                total = self._fused(self.constant(factor), vector, total)
+        return total
+
+    def fold(self, count: int, carry: Vectors, body: Callable[[ir.Value, Vectors], Vectors]) -> Vectors:
+        """`for i in range(count): carry = body(i, carry)`, for a count that is not zero."""
+        before, inside = self.builder.block, self.builder.append_basic_block()
+        self.builder.branch(inside)
+        self.builder.position_at_end(inside)
+        i = self.builder.phi(INT)
+        phis = [self.builder.phi(vector.type) for vector in carry]
+        results = body(i, phis)
+        after = self.builder.add(i, value(1))
+        end, outside = self.builder.block, self.builder.append_basic_block()
+        self.builder.cbranch(self.builder.icmp_unsigned("<", after, value(count)), inside, outside)
+        for phi, first, last in zip([i, *phis], [value(0), *carry], [after, *results], strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(last, end)
+        self.builder.position_at_end(outside)
+        return results
+
+    def repeat(self, count: int, body: Callable[[ir.Value], None]) -> None:
+        """`for i in range(count): body(i)`, for a count that is not zero."""
+
+        def step(i: ir.Value, carry: Vectors) -> Vectors:
+            body(i)
+            return carry
+
+        self.fold(count, [], step)
+
+    def pieces(self, count: int, size: int, body: Callable[[Index, int], None]) -> None:
+        """`body(start, length)` for pieces of `size` that cover `count`, and what is left over."""
+        whole, rest = divmod(count, size)
+        if whole:
+            self.repeat(whole, lambda i: body(self.scaled(i, size), size))
+        if rest:
+            body(whole * size, rest)
+
+    def columns(self, count: int, body: Callable[[Index, int], None]) -> None:
+        """`body(start, vectors)` for the pieces that a product's columns are cut into."""
+        pieces = count // self.lanes, self.machine.vectors
+        self.pieces(*pieces, lambda i, vectors: body(self.scaled(i, self.lanes), vectors))
+
+    def packed(self, b: ir.Value, depth: int, start: Index, vectors: int, k: Index) -> list[ir.Value]:
+        """Addresses of row `k` of the piece of columns from `start`: each piece is an array `[depth, columns]`."""
+        row = self.at(b, self.scaled(start, depth), self.scaled(k, vectors * self.lanes))
+        return [self.at(row, v * self.lanes) for v in range(vectors)]
+
+    def pack(self, depth: int, columns: int, source: ir.Value, target: ir.Value) -> None:
+        """Lays the rows `[depth, columns]` out as a product wants its right side."""
+
+        def piece(start: Index, vectors: int) -> None:
+            def row(k: ir.Value) -> None:
+                here = self.at(source, self.scaled(k, columns), start)
+                for v, there in enumerate(self.packed(target, depth, start, vectors, k)):
+                    self.store(self.load(self.at(here, v * self.lanes)), there)
+
+            self.repeat(depth, row)
+
+        self.columns(columns, piece)
+
+    def zero(self, count: int, target: ir.Value) -> None:
+        """Sets so many numbers to zero, a multiple of those in a vector."""
+        self.repeat(
+            count // self.lanes, lambda i: self.store(self.constant(0.0), self.at(target, self.scaled(i, self.lanes)))
+        )
+
+    def product(self, product: Product, rows: int, columns: int, a: ir.Value, b: ir.Value, c: ir.Value) -> None:
+        """Multiplies all rows with all columns."""
+        self.columns(columns, lambda start, vectors: self.rows(product, rows, (start, vectors), a, b, c))
+
+    def rows(
+        self, product: Product, count: int, columns: tuple[Index, int], a: ir.Value, b: ir.Value, c: ir.Value
+    ) -> None:
+        """Multiplies all rows with one piece of columns: its start, and how many vectors."""
+        start, vectors = columns
+
+        def piece(i: Index, rows: int) -> None:
+            left, right = self.at(a, self.scaled(i, product.a_row)), self.at(b, self.scaled(start, product.depth))
+            target = self.at(c, self.scaled(i, product.c_row), start)
+            self.builder.call(self._piece(product, rows, vectors), [left, right, target])
+
+        self.pieces(count, self.machine.rows, piece)
+
+    def _piece(self, product: Product, rows: int, vectors: int) -> ir.Function:
+        """The function `(a, b, c)` that multiplies as many rows and columns as fit into registers."""
+        name = f"{product}, {rows}, {vectors}"
+        if name in self._module.globals:
+            return self._module.globals[name]
+        function = ir.Function(self._module, ir.FunctionType(ir.VoidType(), [POINTER] * 3), name)
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        emit = Emitter(function, self.machine, self._element)
+        a, b, c = function.args
+        places = [(i, v) for i in range(rows) for v in range(vectors)]
+        targets = [emit.at(c, i * product.c_row + v * self.lanes) for i, v in places]
+
+        def sums(axes: Sequence[tuple[int, int]], a: ir.Value, b: ir.Value, totals: Vectors) -> Vectors:
+            if not axes:
+                right = [emit.load(emit.at(b, v * self.lanes)) for v in range(vectors)]
+                left = [emit.everywhere(emit.at(a, i * product.a_row)) for i in range(rows)]
+                return [emit._fused(left[i], right[v], total) for (i, v), total in zip(places, totals, strict=True)]
+            (count, a_step), *rest = axes
+            b_step = prod(inner for inner, _ in rest) * vectors * self.lanes
+
+            def step(k: ir.Value, totals: Vectors) -> Vectors:
+                return sums(rest, emit.at(a, emit.scaled(k, a_step)), emit.at(b, emit.scaled(k, b_step)), totals)
+
+            return emit.fold(count, totals, step)
+
+        starts = [emit.load(target) if product.accumulate else emit.constant(0.0) for target in targets]
+        for total, target in zip(sums(product.sums, a, b, starts), targets, strict=True):
+            emit.store(total, target)
+        emit.builder.ret_void()
+        return function
+
+    def everywhere(self, pointer: ir.Value) -> ir.Value:
+        """A vector of the one number at an address."""
+        nothing = ir.Constant(self._vector, ir.Undefined)
+        one = self.builder.insert_element(nothing, self.builder.load(pointer, typ=self._element), value(0))
+        return self.builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), None))
+
+    def _fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        """`a * b + c` in one rounding."""
+        name = f"llvm.fma.v{self.lanes}f{self.machine.bits // self.lanes}"
+        if name not in self._module.globals:
+            ir.Function(self._module, ir.FunctionType(self._vector, [self._vector] * 3), name)
+        return self.builder.call(self._module.globals[name], [a, b, c])
+
+
+def value(index: Index) -> ir.Value:
+    """An index as a value of the program."""
+    return ir.Constant(INT, index) if isinstance(index, int) else index

@@ -1,0 +1,135 @@
+"""Compiles native kernels for this machine and runs them in XLA's programs."""
+
+import ctypes
+import os
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import jax
+from llvmlite import binding, ir
+
+from metamask_jax.ops.native.emit import INT, POINTER, Emitter, Machine
+from metamask_jax.ops.native.threads import address, pointer_at, run_parts
+
+# Writes the code, given the addresses of all operands and results, and which part it is.
+Body = Callable[[Emitter, Sequence[ir.Value], ir.Value], None]
+
+_NULL = ir.Constant(POINTER, None)
+_ELEMENTS = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
+# Offsets in the structures of XLA's C interface (xla/ffi/api/c_api.h), in bytes.
+_EXTENSION, _OPERANDS, _RESULTS = 8, 72, 112  # of a call
+_DATA = 24  # of a buffer
+_METADATA = 24  # of the extension by which XLA asks for a handler's version
+_MAJOR, _MINOR = 24, 28  # of the metadata
+
+_engines: dict[str, binding.ExecutionEngine] = {}  # they own the compiled code
+
+
+@cache
+def machine() -> Machine | None:
+    """This machine, or None if it is not one that the kernels are made for."""
+    features = binding.get_host_cpu_features()
+    if features.get("avx512f"):
+        return Machine(bits=512, rows=8, vectors=2)
+    if features.get("avx2") and features.get("fma"):
+        return Machine(bits=256, rows=6, vectors=2)
+    return None
+
+
+def parts(units: int) -> int:
+    """Into how many equal parts to cut so many units of work, so that every core has one."""
+    cores = len(os.sched_getaffinity(0))
+    return next(count for count in range(min(cores, units), units + 1) if units % count == 0)
+
+
+def call(
+    kernel: Callable[..., Body],
+    settings: Sequence[Any],
+    operands: Sequence[jax.Array],
+    *shapes: Sequence[int],
+    parts: int = 1,
+) -> list[jax.Array]:
+    """Runs all parts of the kernel `kernel(*settings)` on arrays of one type, in parallel.
+
+    Args:
+      kernel: makes the kernel.
+      settings: what to make it of: all that tells it from other kernels.
+      operands: all of float32 or all of float64.
+      *shapes: of the results.
+      parts: how many there are.
+
+    Returns:
+      The results, of the same type as the operands.
+    """
+    host, dtype = machine(), operands[0].dtype
+    assert host is not None
+    description = repr((host, dtype.name, settings, parts))
+    name = f"metamask_jax.{kernel.__module__}.{kernel.__name__}.{sha256(description.encode()).hexdigest()[:16]}"
+    if name not in _engines:
+        _engines[name] = _compile(kernel(*settings), host, _ELEMENTS[dtype.name], len(operands), len(shapes), parts)
+        handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_engines[name].get_function_address("handler"))
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
+    results = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape in shapes]
+    found: list[jax.Array] = jax.ffi.ffi_call(name, results)(*operands)
+    return found
+
+
+def _compile(
+    body: Body, host: Machine, element: ir.Type, operands: int, results: int, parts: int
+) -> binding.ExecutionEngine:
+    """Machine code of a function `handler`, which XLA calls."""
+    module = ir.Module()
+    part = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, INT]), "part")
+    emit = Emitter(part, host, element)
+    buffers = [pointer_at(emit.builder, part.args[0], 8 * i) for i in range(operands + results)]
+    body(emit, buffers, part.args[1])
+    emit.builder.ret_void()
+
+    handler = ir.Function(module, ir.FunctionType(POINTER, [POINTER]), "handler")
+    builder, (frame,) = ir.IRBuilder(handler.append_basic_block()), handler.args
+    _answer_version(builder, frame)
+    found = [_buffer(builder, frame, _OPERANDS, i) for i in range(operands)]
+    found += [_buffer(builder, frame, _RESULTS, i) for i in range(results)]
+    run_parts(builder, frame, part, found, parts)
+    builder.ret(_NULL)  # no error
+
+    parsed = binding.parse_assembly(str(module))
+    parsed.verify()
+    options = binding.create_pipeline_tuning_options(speed_level=3)
+    passes = binding.create_pass_builder(_target(), options)
+    passes.getModulePassManager().run(parsed, passes)
+    engine = binding.create_mcjit_compiler(parsed, _target())
+    engine.finalize_object()
+    return engine
+
+
+@cache
+def _target() -> binding.TargetMachine:
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    host = {"cpu": binding.get_host_cpu_name(), "features": binding.get_host_cpu_features().flatten()}
+    return binding.Target.from_default_triple().create_target_machine(**host, opt=3, jit=True)
+
+
+def _answer_version(builder: ir.IRBuilder, frame: ir.Value) -> None:
+    """When XLA asks, says which version of the interface this is for, and does nothing else."""
+    extension = pointer_at(builder, frame, _EXTENSION)
+    with builder.if_then(builder.icmp_unsigned("!=", extension, _NULL)):
+        metadata = pointer_at(builder, extension, _METADATA)
+        for offset, version in zip((_MAJOR, _MINOR), _version(), strict=True):
+            builder.store(ir.Constant(ir.IntType(32), version), address(builder, metadata, offset))
+        builder.ret(_NULL)
+
+
+@cache
+def _version() -> list[int]:
+    header = (Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h").read_text()
+    return [int(number) for number in re.findall(r"#define XLA_FFI_API_(?:MAJOR|MINOR) (\d+)", header)]
+
+
+def _buffer(builder: ir.IRBuilder, frame: ir.Value, which: int, i: int) -> ir.Value:
+    return pointer_at(builder, pointer_at(builder, pointer_at(builder, frame, which), 8 * i), _DATA)

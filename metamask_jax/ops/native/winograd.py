@@ -1,0 +1,296 @@
+"""Convolutions of stride 1 by fewer multiplications (Winograd 1980; Lavin and Gray 2015).
+
+A tile of `m` outputs of a one-dimensional filter with `r` taps is a product of polynomials read backwards, and takes
+`m + r - 1` multiplications, one for each of as many points, where the sum itself takes `m * r`:
+
+    y  =  A^T [ (G w) * (B^T x) ]           two dimensions: the same on both axes
+
+With images and channels, every point is one matrix product. The weight gradient is the exact transpose of the same
+formula, so the three operations share their three matrices. F(4, 3), which makes 4x4 outputs of a 3x3 kernel at a
+time, has 4 times fewer multiplications in all of them.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cache
+from math import prod
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from llvmlite import ir
+
+from metamask_jax.ops.geometry import Geometry
+from metamask_jax.ops.native.emit import VECTOR, Emitter, Index, Product, value
+from metamask_jax.ops.native.ffi import Body, call, parts
+
+Matrix = tuple[tuple[float, ...], ...]
+Grid = Sequence[Sequence[ir.Value]]
+
+TILE = 4  # outputs, down and across
+_BLOCK = 64  # tiles whose transforms are multiplied at once
+_POINTS = (0, 1, -1, 2, -2)  # and infinity; small numbers with small differences keep rounding errors small
+
+
+class _Matrices(NamedTuple):
+    """The transforms of F(m, r), n = m + r - 1: of the output A^T `[m, n]`, kernel G `[n, r]`, input B^T `[n, n]`."""
+
+    output: Matrix
+    kernel: Matrix
+    input: Matrix
+
+
+@cache
+def _matrices(taps: int) -> _Matrices:
+    """Cook-Toom's construction."""
+    n = TILE + taps - 1
+    points = [Fraction(p) for p in _POINTS[: n - 1]]
+
+    def polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
+        coefficients = [Fraction(1)]
+        for root in roots:
+            shifted, scaled = [Fraction(0), *coefficients], [*coefficients, Fraction(0)]
+            coefficients = [a - root * b for a, b in zip(shifted, scaled, strict=True)]
+        return coefficients
+
+    others = [[q for q in points if q != p] for p in points]
+    slopes = [sum(c * p**i for i, c in enumerate(polynomial(rest))) for p, rest in zip(points, others, strict=True)]
+    output = [[*(p**i for p in points), Fraction(i == TILE - 1)] for i in range(TILE)]
+    kernel = [[p**i / slope for i in range(taps)] for p, slope in zip(points, slopes, strict=True)]
+    kernel.append([*[Fraction(0)] * (taps - 1), Fraction(1)])
+    input_ = [[*polynomial(rest), Fraction(0)] for rest in others] + [polynomial(points)]
+    return _Matrices(*(tuple(tuple(float(v) for v in row) for row in matrix) for matrix in (output, kernel, input_)))
+
+
+def suits(geometry: Geometry) -> bool:
+    """Whether the kernel is square, moves by single pixels, never meets padding alone, and there are points enough."""
+    rows, columns = geometry.window
+    return (
+        1 < rows == columns <= len(_POINTS) + 2 - TILE
+        and geometry.strides == (1, 1)
+        and max(map(max, geometry.padding)) < rows
+    )
+
+
+def conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
+    """Convolves `x` `[n, h, w, in]` with `w` `[r, r, in, out]` into `[n, oh, ow, out]`."""
+    points = len(_matrices(len(w)).input) ** 2
+    x, tiles, (channels, out) = _padded(x, geometry), _tiles(geometry), w.shape[2:]
+    # By itself, so that two views with the same weights share it.
+    count = parts(channels // VECTOR)
+    (kernel,) = call(_kernel, (w.shape, count), (w,), (points, channels * out), parts=count)
+    count = parts(len(x))
+    block = min(_BLOCK, len(x) // count * tiles[0] * tiles[1])
+    shapes = (len(x), tiles[0] * TILE, tiles[1] * TILE, out), (count * points * block * (channels + out),)
+    y, _ = call(_conv, (x.shape, w.shape, tiles, block, count), (x, kernel), *shapes, parts=count)
+    return y[:, : geometry.output[0], : geometry.output[1]]
+
+
+def conv_dx(dy: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
+    """Input gradient: the convolution of `dy` `[n, oh, ow, out]` with the kernel turned round."""
+    return conv(dy, jnp.swapaxes(w[::-1, ::-1], 2, 3), geometry.mirrored)
+
+
+def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
+    """Weight gradient `[r, r, in, out]` from `x` `[n, h, w, in]` and `dy` `[n, oh, ow, out]`."""
+    points = len(_matrices(geometry.window[0]).input) ** 2
+    tiles = _tiles(geometry)
+    pads = [(0, count * TILE - size) for count, size in zip(tiles, geometry.output, strict=True)]
+    x, dy = _padded(x, geometry), jnp.pad(dy, ((0, 0), *pads, (0, 0)))
+    channels, out = x.shape[3], dy.shape[3]
+    count = parts(channels // VECTOR)
+    block = min(_BLOCK, len(x) * tiles[0] * tiles[1])
+    scratch = points * (block * (channels + count * out) + channels * out)
+    settings = x.shape, dy.shape, geometry.window[0], tiles, block, count
+    return call(_conv_dw, settings, (x, dy), (*geometry.window, channels, out), (scratch,), parts=count)[0]
+
+
+def _tiles(geometry: Geometry) -> tuple[int, int]:
+    """Number of tiles that cover the output, down and across."""
+    height, width = geometry.output
+    return -(-height // TILE), -(-width // TILE)
+
+
+def _padded(x: jax.Array, geometry: Geometry) -> jax.Array:
+    """Images with all pixels that the tiles reach."""
+    sizes = zip(geometry.image, geometry.padding, geometry.window, _tiles(geometry), strict=True)
+    pads = [(low, count * TILE + window - 1 - size - low) for size, (low, _), window, count in sizes]
+    return jnp.pad(x, ((0, 0), *pads, (0, 0)))
+
+
+def _kernel(shape: Sequence[int], count: int) -> Body:
+    """The transformed kernel, packed at every point; each part has some of the input channels."""
+    taps, _, channels, out = shape
+
+    def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
+        w, kernel = buffers
+        before = emit.scaled(part, channels // count)
+
+        def piece(start: Index, vectors: int) -> None:
+            def channel(c: ir.Value) -> None:
+                c = emit.builder.add(c, before)
+                here = emit.at(w, emit.scaled(c, out), start)
+                for v, there in enumerate(emit.packed(kernel, channels, start, vectors, c)):
+                    grid = _load(emit, emit.at(here, v * emit.lanes), taps, (taps * channels * out, channels * out))
+                    _store(emit, _transform(emit, _matrices(taps).kernel, grid), there, channels * out)
+
+            emit.repeat(channels // count, channel)
+
+        emit.columns(out, piece)
+
+    return body
+
+
+def _conv(image: Sequence[int], kernel: Sequence[int], tiles: tuple[int, int], block: int, count: int) -> Body:
+    """Each part convolves some of the images."""
+    taps, _, channels, out = kernel
+    matrices = _matrices(taps)
+    side = len(matrices.input)
+    batch = image[0] // count
+    output = tiles[0] * TILE, tiles[1] * TILE, out
+    product = Product(a_row=channels, c_row=out, sums=((channels, 1),), accumulate=False)
+
+    def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
+        x, weights, y, inputs = buffers
+        x = emit.at(x, emit.scaled(part, batch * prod(image[1:])))
+        y = emit.at(y, emit.scaled(part, batch * prod(output)))
+        inputs = emit.at(inputs, emit.scaled(part, side**2 * block * (channels + out)))
+        outputs = emit.at(inputs, side**2 * block * channels)
+
+        def some(first: Index, length: int) -> None:
+            def multiply(p: ir.Value) -> None:
+                sizes = block * channels, channels * out, block * out
+                arrays = zip((inputs, weights, outputs), sizes, strict=True)
+                emit.product(product, length, out, *(emit.at(array, emit.scaled(p, size)) for array, size in arrays))
+
+            def scatter(t: ir.Value) -> None:
+                there = _corner(emit, y, output, _place(emit, first, t, tiles))
+
+                def vector(v: ir.Value) -> None:
+                    channel = emit.scaled(v, emit.lanes)
+                    here = emit.at(outputs, emit.scaled(t, out), channel)
+                    grid = _transform(emit, matrices.output, _load(emit, here, side, (side * block * out, block * out)))
+                    for i, row in enumerate(grid):
+                        _store(emit, [row], emit.at(there, channel, i * output[1] * out), out)
+
+                emit.repeat(out // emit.lanes, vector)
+
+            _gather(emit, (x, image[1:]), (first, length), tiles, matrices.input, (inputs, block, channels))
+            emit.repeat(side**2, multiply)
+            emit.repeat(length, scatter)
+
+        emit.pieces(batch * tiles[0] * tiles[1], block, some)
+
+    return body
+
+
+def _conv_dw(
+    image: Sequence[int], output: Sequence[int], taps: int, tiles: tuple[int, int], block: int, count: int
+) -> Body:
+    """Each part has some of the input channels, so that no sum is cut."""
+    matrices = _matrices(taps)
+    side = len(matrices.input)
+    channels, out = image[3] // count, output[3]
+
+    def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
+        x, dy, dw, products = buffers
+        x, dw = emit.at(x, emit.scaled(part, channels)), emit.at(dw, emit.scaled(part, channels * out))
+        products = emit.at(products, emit.scaled(part, side**2 * (channels * out + block * (channels + out))))
+        inputs = emit.at(products, side**2 * channels * out)
+        outputs = emit.at(inputs, side**2 * block * channels)
+        emit.zero(side**2 * channels * out, products)
+
+        def some(first: Index, length: int) -> None:
+            product = Product(a_row=1, c_row=out, sums=((length, channels),), accumulate=True)
+
+            def multiply(p: ir.Value) -> None:
+                sizes = block * channels, block * out, channels * out
+                arrays = zip((inputs, outputs, products), sizes, strict=True)
+                emit.product(product, channels, out, *(emit.at(array, emit.scaled(p, size)) for array, size in arrays))
+
+            back = tuple(zip(*matrices.output, strict=True))
+            _gather(emit, (x, image[1:]), (first, length), tiles, matrices.input, (inputs, block, channels))
+            _gather(emit, (dy, output[1:]), (first, length), tiles, back, (outputs, block, out), packed=True)
+            emit.repeat(side**2, multiply)
+
+        def finish(v: ir.Value) -> None:
+            place = emit.scaled(v, emit.lanes)
+            grid = _load(emit, emit.at(products, place), side, (side * channels * out, channels * out))
+            grid = _transform(emit, tuple(zip(*matrices.kernel, strict=True)), grid)
+            _store(emit, grid, emit.at(dw, place), count * channels * out)
+
+        emit.pieces(image[0] * tiles[0] * tiles[1], block, some)
+        emit.repeat(channels * out // emit.lanes, finish)
+
+    return body
+
+
+def _gather(
+    emit: Emitter,
+    source: tuple[ir.Value, Sequence[int]],
+    some: tuple[Index, int],
+    tiles: tuple[int, int],
+    matrix: Matrix,
+    target: tuple[ir.Value, int, int],
+    *,
+    packed: bool = False,
+) -> None:
+    """Transforms tiles of images.
+
+    Args:
+      emit: where to write the code.
+      source: images, and the height, width and channels of one.
+      some: the first tile, and how many.
+      tiles: of an image, down and across.
+      matrix: the transform.
+      target: an array `[points, tiles, channels]`, with its numbers of tiles and channels.
+      packed: whether each point's part is laid out as the right side of a product.
+    """
+    images, shape = source
+    transformed, room, channels = target
+
+    def tile(t: ir.Value) -> None:
+        here = _corner(emit, images, shape, _place(emit, some[0], t, tiles))
+
+        def piece(start: Index, vectors: int) -> None:
+            row = emit.at(transformed, emit.scaled(t, channels), start)
+            plain = [emit.at(row, v * emit.lanes) for v in range(vectors)]
+            places = emit.packed(transformed, some[1], start, vectors, t) if packed else plain
+            for v, there in enumerate(places):
+                pixels = emit.at(here, start, v * emit.lanes)
+                grid = _load(emit, pixels, len(matrix[0]), (shape[1] * shape[2], shape[2]))
+                _store(emit, _transform(emit, matrix, grid), there, room * channels)
+
+        emit.columns(channels, piece)
+
+    emit.repeat(some[1], tile)
+
+
+def _place(emit: Emitter, first: Index, t: ir.Value, tiles: tuple[int, int]) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Image, row and column of the tile that comes `t` after the first one."""
+    rest, column = emit.divided(emit.builder.add(value(first), t), tiles[1])
+    return *emit.divided(rest, tiles[0]), column
+
+
+def _corner(emit: Emitter, images: ir.Value, image: Sequence[int], place: Sequence[ir.Value]) -> ir.Value:
+    """Address of the first pixel of a tile."""
+    _, width, channels = image
+    strides = prod(image), TILE * width * channels, TILE * channels
+    return emit.at(images, *(emit.scaled(i, stride) for i, stride in zip(place, strides, strict=True)))
+
+
+def _load(emit: Emitter, pointer: ir.Value, side: int, strides: tuple[int, int]) -> Grid:
+    """A square of vectors."""
+    return [[emit.load(emit.at(pointer, i * strides[0] + j * strides[1])) for j in range(side)] for i in range(side)]
+
+
+def _store(emit: Emitter, grid: Grid, pointer: ir.Value, stride: int) -> None:
+    """Stores vectors row after row."""
+    for i, vector in enumerate(vector for row in grid for vector in row):
+        emit.store(vector, emit.at(pointer, i * stride))
+
+
+def _transform(emit: Emitter, matrix: Matrix, grid: Grid) -> Grid:
+    """`matrix @ grid @ matrix.T`."""
+    half = [[emit.combine(row, column) for column in zip(*grid, strict=True)] for row in matrix]
+    return [[emit.combine(row, line) for row in matrix] for line in half]
