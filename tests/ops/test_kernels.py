@@ -1,5 +1,6 @@
 """Every kernel a convolution may run on, chosen or not, against XLA's own."""
 
+import threading
 from functools import partial
 
 import jax
@@ -7,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metamask_jax.ops import chunks, conv2d, cpu_kernels, lax_kernels, winograd
+from metamask_jax.ops import chunks, conv2d, cpu_kernels, lax_kernels
 from metamask_jax.ops.geometry import Geometry
+from metamask_jax.ops.native import ffi, suits_winograd
+from metamask_jax.ops.native.emit import Machine
 
 OPERATIONS = {"conv": cpu_kernels.CONV, "conv_dx": cpu_kernels.CONV_DX, "conv_dw": cpu_kernels.CONV_DW}
-KERNELS = ["patches", "winograd2", "winograd4"]
+KERNELS = ["patches", "direct", "winograd"]
 # Image height and width, window, stride, padding.
 CASES = [
     (6, 7, 3, 1, [(1, 1), (1, 1)]),
@@ -20,7 +23,11 @@ CASES = [
     (9, 8, 5, 1, [(2, 2), (2, 2)]),
     (7, 8, 3, 2, [(1, 1), (1, 1)]),
     (8, 7, 5, 2, [(2, 1), (0, 3)]),
+    (7, 6, 2, 3, [(0, 1), (0, 0)]),
+    (5, 6, 1, 1, [(0, 0), (0, 0)]),
 ]
+# Columns that fill the pieces of a product, or leave one vector over.
+CHANNELS = (16, 48)
 
 
 def geometry_of(case: tuple) -> Geometry:
@@ -28,12 +35,14 @@ def geometry_of(case: tuple) -> Geometry:
     return Geometry.make(image=(height, width), window=(window,) * 2, strides=(stride,) * 2, padding=padding)
 
 
-def operands(geometry: Geometry, operation: str, dtype: str, batch: int = 3) -> tuple[jax.Array, jax.Array]:
+def operands(
+    geometry: Geometry, operation: str, dtype: str, batch: int = 3, channels: tuple[int, int] = CHANNELS
+) -> tuple[jax.Array, jax.Array]:
     rng = np.random.default_rng(0)
     shapes = {
-        "x": (batch, *geometry.image, 4),
-        "w": (*geometry.window, 4, 5),
-        "dy": (batch, *geometry.output, 5),
+        "x": (batch, *geometry.image, channels[0]),
+        "w": (*geometry.window, *channels),
+        "dy": (batch, *geometry.output, channels[1]),
     }
     names = {"conv": "x w", "conv_dx": "dy w", "conv_dw": "x dy"}[operation].split()
     a, b = (jnp.asarray(rng.normal(size=shapes[name]), dtype) for name in names)
@@ -41,8 +50,7 @@ def operands(geometry: Geometry, operation: str, dtype: str, batch: int = 3) -> 
 
 
 def suits(kernel: str, geometry: Geometry) -> bool:
-    few_points = geometry.window[0] + int(kernel[-1]) - 1 <= 6 if kernel.startswith("winograd") else True
-    return kernel == "patches" or (geometry.suits_winograd and few_points)
+    return kernel != "winograd" or suits_winograd(geometry)
 
 
 def relative_error(actual: jax.Array, expected: jax.Array) -> float:
@@ -60,14 +68,38 @@ def test_every_kernel_equals_lax(operation: str, case: tuple) -> None:
     tried = [kernel for kernel in KERNELS if suits(kernel, geometry)]
     for kernel in tried:
         assert relative_error(OPERATIONS[operation][kernel](a, b, geometry), expected) < 1e-13, kernel
-    assert len(tried) == {(3, 1): 3, (5, 1): 2}.get((case[2], case[3]), 1)
+    assert ("winograd" in tried) == (case[2:4] == (3, 1))
 
 
-@pytest.mark.parametrize(("kernel", "tolerance"), [("patches", 1e-6), ("winograd2", 1e-6), ("winograd4", 1e-5)])
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("kernel", ["direct", "winograd"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_shorter_vector_registers_give_the_same(operation: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    geometry = geometry_of(CASES[0])
+    a, b = operands(geometry, operation, "float64")
+    expected = getattr(lax_kernels, operation)(a, b, geometry=geometry)
+    monkeypatch.setattr(ffi, "machine", lambda: Machine(bits=256, rows=6, vectors=2))
+    assert relative_error(OPERATIONS[operation][kernel](a, b, geometry), expected) < 1e-13
+
+
+@pytest.mark.parametrize("kernel", ["direct", "winograd"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_number_of_cores_changes_no_bit(operation: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    geometry = geometry_of(CASES[0])
+    a, b = operands(geometry, operation, "float32", batch=6, channels=(48, 32))
+    found = []
+    for cores in (1, 2, 3, 5):
+        monkeypatch.setattr(ffi, "cores", lambda cores=cores: cores)
+        found.append(np.asarray(OPERATIONS[operation][kernel](a, b, geometry)))
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+@pytest.mark.parametrize(("kernel", "tolerance"), [("patches", 1e-6), ("direct", 1e-6), ("winograd", 1e-5)])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_float32_errors_stay_within_what_is_documented(operation: str, kernel: str, tolerance: float) -> None:
-    geometry = geometry_of(CASES[0])
-    a, b = operands(geometry, operation, "float32")
+    geometry = geometry_of((16, 16, 3, 1, [(1, 1), (1, 1)]))
+    a, b = operands(geometry, operation, "float32", batch=16, channels=(64, 64))
     with jax.enable_x64(True):
         exact = getattr(lax_kernels, operation)(a.astype("float64"), b.astype("float64"), geometry=geometry)
     actual = OPERATIONS[operation][kernel](a, b, geometry)
@@ -94,36 +126,50 @@ def test_second_derivatives_on_every_kernel_equal_lax(kernel: str, monkeypatch: 
         assert relative_error(actual, expected) < 1e-12
 
 
-def test_wide_convolutions_run_on_winograds_or_patches_and_narrow_ones_on_xlas() -> None:
-    assert cpu_kernels.choose("conv", geometry_of(CASES[0]), (64, 64)) == "winograd2"
-    assert cpu_kernels.choose("conv", geometry_of(CASES[0]), (3, 64)) == "lax"
-    assert cpu_kernels.choose("conv_dw", geometry_of(CASES[0]), (3, 64)) == "patches"
-    assert cpu_kernels.choose("conv_dw", geometry_of(CASES[0]), (3, 63)) == "lax"
-    for case in CASES[3:]:
-        assert cpu_kernels.choose("conv_dw", geometry_of(case), (64, 64)) == "patches"
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_winograd_does_not_depend_on_chunks(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_kernels_run_side_by_side() -> None:
+    """On several devices, from several threads, many times: the parts of one call are nobody else's."""
     geometry = geometry_of(CASES[0])
-    a, b = operands(geometry, operation, "float64", batch=7)
-    whole = OPERATIONS[operation]["winograd2"](a, b, geometry)
-    for size in (1, 3, 5):
-        monkeypatch.setattr(winograd, "_images_a_chunk", lambda *args, size=size: size)
-        assert relative_error(OPERATIONS[operation]["winograd2"](a, b, geometry), whole) < 1e-14
+    x, w = operands(geometry, "conv", "float32", batch=8)
+    on_devices = jax.pmap(lambda x: cpu_kernels.CONV["winograd"](x, w, geometry))
+    expected = np.asarray(jax.jit(lambda x: cpu_kernels.CONV["winograd"](x, w, geometry))(x))
+    wrong = []
+
+    def work() -> None:
+        for _ in range(50):
+            found = np.asarray(on_devices(x.reshape(4, 2, *x.shape[1:])))
+            if not np.array_equal(found.reshape(expected.shape), expected):
+                wrong.append(found)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_channels_that_fill_registers_run_on_native_kernels_and_others_on_xlas() -> None:
+    small, strided, pointwise = (geometry_of(CASES[i]) for i in (0, 4, 7))
+    assert cpu_kernels.choose("conv", small, (64, 64)) == "winograd"
+    assert cpu_kernels.choose("conv", strided, (64, 64)) == "direct"
+    assert cpu_kernels.choose("conv", small, (3, 64)) == "direct"
+    assert cpu_kernels.choose("conv_dx", small, (3, 64)) == "lax"
+    assert cpu_kernels.choose("conv_dw", small, (64, 12)) == "patches"
+    assert cpu_kernels.choose("conv", small, (12, 12)) == "lax"
+    assert cpu_kernels.choose("conv", pointwise, (64, 64)) == "pointwise"
+    assert cpu_kernels.choose("conv_dw", pointwise, (64, 64)) == "direct"
+
+
+def test_without_native_kernels_weight_gradients_of_wide_layers_run_on_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_kernels, "_has_native", lambda: False)
+    geometry = geometry_of(CASES[0])
+    assert cpu_kernels.choose("conv", geometry, (64, 64)) == "lax"
+    assert cpu_kernels.choose("conv_dw", geometry, (3, 64)) == "patches"
+    assert cpu_kernels.choose("conv_dw", geometry, (3, 48)) == "lax"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 9])
 def test_chunks_cover_every_entry_once(size: int) -> None:
     x = jnp.arange(14.0).reshape(7, 2)
     np.testing.assert_array_equal(chunks.map_chunks(lambda x: 2 * x, x, size=size), 2 * x)
-    np.testing.assert_array_equal(chunks.sum_chunks(lambda x, y: x.T @ y, (x, x + 1), size=size), x.T @ (x + 1))
     assert jax.eval_shape(lambda x: chunks.map_chunks(lambda part: part[:, :1], x, size=size), x).shape == (7, 1)
-
-
-def test_tiles_with_too_many_points_are_refused() -> None:
-    geometry = geometry_of(CASES[3])
-    x, w = operands(geometry, "conv", "float32")
-    with pytest.raises(ValueError, match="tile=4 with a kernel of 5 pixels; expected at most 2"):
-        winograd.conv(x, w, geometry, tile=4)

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from llvmlite import ir
 
 INT, POINTER = ir.IntType(64), ir.PointerType()
 VECTOR = 16  # numbers in the longest vector register: what channels come in multiples of
 
-Index = ir.Value | int
-Vectors = Sequence[ir.Value]
+Index: TypeAlias = "ir.Value | int"
+Vectors: TypeAlias = Sequence[ir.Value]
 
 
 class Machine(NamedTuple):
@@ -203,13 +203,17 @@ class Emitter:
             b_step = prod(inner for inner, _ in rest) * vectors * self.lanes
 
             def step(k: ir.Value, totals: Vectors) -> Vectors:
-                return sums(rest, emit.at(a, emit.scaled(k, a_step)), emit.at(b, emit.scaled(k, b_step)), totals)
+                here = emit.at(a, emit.scaled(k, a_step)), emit.at(b, emit.scaled(k, b_step))
+                if not rest:
+                    return sums(rest, *here, totals)
+                # A sum of sums has smaller rounding errors than one long sum.
+                return [emit.builder.fadd(*pair) for pair in zip(totals, sums(rest, *here, zeros), strict=True)]
 
             return emit.fold(count, totals, step)
 
-        starts = [emit.load(target) if product.accumulate else emit.constant(0.0) for target in targets]
-        for total, target in zip(sums(product.sums, a, b, starts), targets, strict=True):
-            emit.store(total, target)
+        zeros = [emit.constant(0.0)] * len(places)
+        for total, target in zip(sums(product.sums, a, b, zeros), targets, strict=True):
+            emit.store(emit.builder.fadd(total, emit.load(target)) if product.accumulate else total, target)
         emit.builder.ret_void()
         return function
 

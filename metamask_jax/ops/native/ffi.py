@@ -3,6 +3,7 @@
 import ctypes
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
@@ -40,10 +41,14 @@ def machine() -> Machine | None:
     return None
 
 
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 def parts(units: int) -> int:
     """Into how many equal parts to cut so many units of work, so that every core has one."""
-    cores = len(os.sched_getaffinity(0))
-    return next(count for count in range(min(cores, units), units + 1) if units % count == 0)
+    return next(count for count in range(min(cores(), units), units + 1) if units % count == 0)
 
 
 def call(
@@ -52,7 +57,7 @@ def call(
     operands: Sequence[jax.Array],
     *shapes: Sequence[int],
     parts: int = 1,
-) -> list[jax.Array]:
+) -> Sequence[jax.Array]:
     """Runs all parts of the kernel `kernel(*settings)` on arrays of one type, in parallel.
 
     Args:
@@ -68,14 +73,13 @@ def call(
     host, dtype = machine(), operands[0].dtype
     assert host is not None
     description = repr((host, dtype.name, settings, parts))
-    name = f"metamask_jax.{kernel.__module__}.{kernel.__name__}.{sha256(description.encode()).hexdigest()[:16]}"
+    name = f"{kernel.__module__}.{kernel.__name__}.{sha256(description.encode()).hexdigest()[:16]}"
     if name not in _engines:
         _engines[name] = _compile(kernel(*settings), host, _ELEMENTS[dtype.name], len(operands), len(shapes), parts)
         handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_engines[name].get_function_address("handler"))
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
     results = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape in shapes]
-    found: list[jax.Array] = jax.ffi.ffi_call(name, results)(*operands)
-    return found
+    return jax.ffi.ffi_call(name, results)(*operands)
 
 
 def _compile(

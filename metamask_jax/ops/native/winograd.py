@@ -29,7 +29,7 @@ Grid = Sequence[Sequence[ir.Value]]
 
 TILE = 4  # outputs, down and across
 _BLOCK = 64  # tiles whose transforms are multiplied at once
-_POINTS = (0, 1, -1, 2, -2)  # and infinity; small numbers with small differences keep rounding errors small
+_POINTS = tuple(Fraction(p, 4) for p in (0, 3, -3, 6, -6))  # and infinity: chosen for the least rounding error
 
 
 class _Matrices(NamedTuple):
@@ -44,7 +44,7 @@ class _Matrices(NamedTuple):
 def _matrices(taps: int) -> _Matrices:
     """Cook-Toom's construction."""
     n = TILE + taps - 1
-    points = [Fraction(p) for p in _POINTS[: n - 1]]
+    points = _POINTS[: n - 1]
 
     def polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
         coefficients = [Fraction(1)]
