@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from jax import lax
 from llvmlite import ir
 
 from metamask_jax.ops.geometry import Geometry
-from metamask_jax.ops.native.emit import Emitter, Index, Product
+from metamask_jax.ops.native.emit import VECTOR, Emitter, Index, Product, value
 from metamask_jax.ops.native.ffi import Body, call, parts
 
 # Images and gradients of one round of the weight gradient should stay in a core's own cache.
@@ -24,17 +25,14 @@ def conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
 def conv_dx(dy: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
     """Input gradient `[n, h, w, in]` from `dy` `[n, oh, ow, out]` and `w` `[kh, kw, in, out]`.
 
-    The pixels that have the same remainder modulo the stride meet the same taps of the kernel: each such grid of
-    pixels is a convolution of its own, of stride 1.
+    Pixels that have the same remainder modulo the stride meet the same taps of the kernel: each such grid of pixels is
+    a convolution of its own, of stride 1.
     """
-    vertical, horizontal = geometry.strides
-    counts = [-(-(size + low) // stride) for size, (low, _), stride in _axes(geometry)]
-    phases = [[_phase(dy, w[i::vertical, j::horizontal], counts) for j in range(horizontal)] for i in range(vertical)]
-    dx = jnp.stack([jnp.stack(row, axis=3) for row in phases], axis=2)  # [n, count, stride, count, stride, in]
-    dx = dx.reshape(len(dy), counts[0] * vertical, counts[1] * horizontal, -1)
-    for axis, (size, (low, _), _) in enumerate(_axes(geometry), start=1):
-        dx = lax.slice_in_dim(dx, low, low + size, axis=axis)
-    return dx
+    rows, columns = (_grids(*axis) for axis in zip(geometry.image, geometry.padding, geometry.strides, strict=True))
+    grids = [[_grid(dy, w, (row, column)) for column in columns] for row in rows]
+    dx = jnp.stack([jnp.stack(line, axis=3) for line in grids], axis=2)  # [n, count, stride, count, stride, in]
+    dx = dx.reshape(len(dy), dx.shape[1] * dx.shape[2], dx.shape[3] * dx.shape[4], -1)
+    return dx[:, : geometry.image[0], : geometry.image[1]]
 
 
 def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
@@ -43,24 +41,41 @@ def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
     channels, out = x.shape[3], dy.shape[3]
     most = max(1, _ROUND_BYTES // ((x[0].size + dy[0].size) * x.dtype.itemsize))
     images = max(size for size in range(1, most + 1) if len(x) % size == 0)
-    count = parts(geometry.window[0])  # of its rows
+    count = parts(out // VECTOR)
     settings = x.shape, dy.shape, geometry.window, geometry.strides, images, count
-    shapes = (*geometry.window, channels, out), (count * images * dy[0].size,)
+    shapes = (*geometry.window, channels, out), (images * dy[0].size,)
     return call(_conv_dw, settings, (x, dy), *shapes, parts=count)[0]
 
 
-def _axes(geometry: Geometry) -> list[tuple[int, tuple[int, int], int]]:
-    return list(zip(geometry.image, geometry.padding, geometry.strides, strict=True))
+class _Grid(NamedTuple):
+    """Of one axis: the pixels with a certain remainder.
+
+    Attributes:
+      taps: the first tap they meet, and from one to the next.
+      first: the output that the first pixel's first tap belongs to.
+      length: how many there are.
+    """
+
+    taps: tuple[int, int]
+    first: int
+    length: int
 
 
-def _phase(dy: jax.Array, taps: jax.Array, counts: Sequence[int]) -> jax.Array:
-    """The input gradient of a stride-1 convolution with these taps, as many pixels as told."""
-    if 0 in taps.shape[:2]:  # a stride longer than the kernel: no output has met these pixels
-        return jnp.zeros((len(dy), *counts, taps.shape[2]), dy.dtype)
-    sizes = zip(dy.shape[1:3], taps.shape[:2], counts, strict=True)
-    spatial = [(window - 1, count - size, 0) for size, window, count in sizes]
+def _grids(size: int, padding: tuple[int, int], stride: int) -> list[_Grid]:
+    """The grids of an axis, by their remainders."""
+    starts = [divmod(remainder + padding[0], stride) for remainder in range(stride)]
+    return [_Grid((tap, stride), first, -(-size // stride)) for first, tap in starts]
+
+
+def _grid(dy: jax.Array, w: jax.Array, axes: tuple[_Grid, _Grid]) -> jax.Array:
+    """The input gradient of a grid of pixels."""
+    w = w[tuple(slice(axis.taps[0], None, axis.taps[1]) for axis in axes)]
+    if 0 in w.shape[:2]:  # a stride longer than the kernel: these pixels are in no output
+        return jnp.zeros((len(dy), *(axis.length for axis in axes), w.shape[2]), dy.dtype)
+    sizes = zip(dy.shape[1:3], w.shape[:2], axes, strict=True)
+    spatial = [(window - 1 - axis.first, axis.first + axis.length - size, 0) for size, window, axis in sizes]
     dy = lax.pad(dy, jnp.zeros((), dy.dtype), [(0, 0, 0), *spatial, (0, 0, 0)])
-    return _inside(dy, jnp.swapaxes(taps[::-1, ::-1], 2, 3), (1, 1))
+    return _inside(dy, jnp.swapaxes(w[::-1, ::-1], 2, 3), (1, 1))
 
 
 def _inside(x: jax.Array, w: jax.Array, strides: tuple[int, int]) -> jax.Array:
@@ -90,7 +105,7 @@ def _conv(
         x = emit.at(x, emit.scaled(part, batch // count * height * width * channels))
         y = emit.at(y, emit.scaled(part, batch // count * lines * pixels * out))
         packed = emit.at(packed, emit.scaled(part, prod(kernel)))
-        emit.pack(product.depth, out, w, packed)
+        emit.pack((product.depth, out), out, w, packed)
 
         def piece(start: Index, vectors: int) -> None:
             def picture(n: ir.Value) -> None:
@@ -135,22 +150,23 @@ def _conv_dw(
 
     def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
         x, dy, dw, packed = buffers
-        size = columns * channels * out
-        x = emit.at(x, emit.scaled(part, rows // count * width * channels))
-        dw = emit.at(dw, emit.scaled(part, rows // count * size))
-        packed = emit.at(packed, emit.scaled(part, product.depth * out))
-        emit.zero(rows // count * size, dw)
+        features = out // count
+        dy, dw = (emit.at(array, emit.scaled(part, features)) for array in (dy, dw))
+        packed = emit.at(packed, emit.scaled(part, product.depth * features))
 
-        def some(n: ir.Value) -> None:
-            emit.pack(product.depth, out, emit.at(dy, emit.scaled(n, product.depth * out)), packed)
+        def some(n: Index, product: Product) -> None:
+            emit.pack((product.depth, features), out, emit.at(dy, emit.scaled(n, product.depth * out)), packed)
             a = emit.at(x, emit.scaled(n, images * height * width * channels))
 
             def line(i: ir.Value) -> None:
-                left, target = emit.at(a, emit.scaled(i, width * channels)), emit.at(dw, emit.scaled(i, size))
-                emit.product(product, columns * channels, out, left, packed, target)
+                left = emit.at(a, emit.scaled(i, width * channels))
+                target = emit.at(dw, emit.scaled(i, columns * channels * out))
+                emit.product(product, columns * channels, features, left, packed, target)
 
-            emit.repeat(rows // count, line)
+            emit.repeat(rows, line)
 
-        emit.repeat(batch // images, some)
+        some(0, product._replace(accumulate=False))
+        if batch > images:
+            emit.repeat(batch // images - 1, lambda n: some(emit.builder.add(n, value(1)), product))
 
     return body

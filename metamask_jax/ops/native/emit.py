@@ -145,16 +145,17 @@ class Emitter:
         row = self.at(b, self.scaled(start, depth), self.scaled(k, vectors * self.lanes))
         return [self.at(row, v * self.lanes) for v in range(vectors)]
 
-    def pack(self, depth: int, columns: int, source: ir.Value, target: ir.Value) -> None:
-        """Lays the rows `[depth, columns]` out as a product wants its right side."""
+    def pack(self, shape: tuple[int, int], row: int, source: ir.Value, target: ir.Value) -> None:
+        """Lays out a matrix, with so many numbers from one row to the next, as a product wants its right side."""
+        depth, columns = shape
 
         def piece(start: Index, vectors: int) -> None:
-            def row(k: ir.Value) -> None:
-                here = self.at(source, self.scaled(k, columns), start)
+            def line(k: ir.Value) -> None:
+                here = self.at(source, self.scaled(k, row), start)
                 for v, there in enumerate(self.packed(target, depth, start, vectors, k)):
                     self.store(self.load(self.at(here, v * self.lanes)), there)
 
-            self.repeat(depth, row)
+            self.repeat(depth, line)
 
         self.columns(columns, piece)
 
