@@ -28,17 +28,17 @@ class Machine(NamedTuple):
 
 
 class Product(NamedTuple):
-    """`c[i, j] = sum_k a[i, k] * b[k, j]`, where `k` may be several axes of `a`, and `b` is packed (`Emitter.pack`).
+    """`c[i, j] = sum_k a[i, k] * b[k, j]`, where `k` may be several axes of `a`, and `b` is packed (`Emitter.packed`).
 
     Attributes:
       a_row: from one row of `a` to the next.
-      c_row: from one row of `c` to the next.
+      c_row: from one row of `c` to the next, or None if it is packed too.
       sums: the axes of `k`, outermost first: how long, and from one entry to the next in `a`.
       accumulate: whether to add to `c`.
     """
 
     a_row: int
-    c_row: int
+    c_row: int | None
     sums: tuple[tuple[int, int], ...]
     accumulate: bool
 
@@ -174,15 +174,17 @@ class Emitter:
     ) -> None:
         """Multiplies all rows with one piece of columns: its start, and how many vectors."""
         start, vectors = columns
+        right = self.at(b, self.scaled(start, product.depth))
+        c = self.at(c, self.scaled(start, count) if product.c_row is None else start)
+        c_row = vectors * self.lanes if product.c_row is None else product.c_row
 
         def piece(i: Index, rows: int) -> None:
-            left, right = self.at(a, self.scaled(i, product.a_row)), self.at(b, self.scaled(start, product.depth))
-            target = self.at(c, self.scaled(i, product.c_row), start)
-            self.builder.call(self._piece(product, rows, vectors), [left, right, target])
+            left, target = self.at(a, self.scaled(i, product.a_row)), self.at(c, self.scaled(i, c_row))
+            self.builder.call(self._piece(product, rows, vectors, c_row), [left, right, target])
 
         self.pieces(count, self.machine.rows, piece)
 
-    def _piece(self, product: Product, rows: int, vectors: int) -> ir.Function:
+    def _piece(self, product: Product, rows: int, vectors: int, c_row: int) -> ir.Function:
         """The function `(a, b, c)` that multiplies as many rows and columns as fit into registers."""
         name = f"{product}, {rows}, {vectors}"
         if name in self._module.globals:
@@ -193,7 +195,7 @@ class Emitter:
         emit = Emitter(function, self.machine, self._element)
         a, b, c = function.args
         places = [(i, v) for i in range(rows) for v in range(vectors)]
-        targets = [emit.at(c, i * product.c_row + v * self.lanes) for i, v in places]
+        targets = [emit.at(c, i * c_row + v * self.lanes) for i, v in places]
 
         def sums(axes: Sequence[tuple[int, int]], a: ir.Value, b: ir.Value, totals: Vectors) -> Vectors:
             if not axes:
