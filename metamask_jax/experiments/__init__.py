@@ -3,6 +3,7 @@
 from metamask_jax.experiments.b import B
 from metamask_jax.experiments.base import Experiment
 from metamask_jax.experiments.confounders import C1, C2, C3
+from metamask_jax.experiments.estimators import C4
 from metamask_jax.experiments.f1 import F1A, F1B
 from metamask_jax.experiments.m import M
 from metamask_jax.experiments.masks import F2, F6, F7
@@ -13,5 +14,5 @@ from metamask_jax.experiments.training import F4, F5, F8, T3, T4, T5, T6
 
 EXPERIMENTS: dict[str, Experiment] = {
     **{"T1": T1, "T2": T2, "F1a": F1A, "F1b": F1B, "F2": F2, "F4": F4, "F5": F5, "F6": F6, "T3": T3, "T4": T4},
-    **{"T5": T5, "T6": T6, "F7": F7, "F8": F8, "TH": TH, "C1": C1, "C2": C2, "C3": C3, "B": B, "M": M},
+    **{"T5": T5, "T6": T6, "F7": F7, "F8": F8, "TH": TH, "C1": C1, "C2": C2, "C3": C3, "C4": C4, "B": B, "M": M},
 }
