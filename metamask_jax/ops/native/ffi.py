@@ -4,6 +4,7 @@ import ctypes
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
@@ -14,6 +15,7 @@ import jax
 from llvmlite import binding, ir
 
 from metamask_jax.ops.native.emit import INT, POINTER, Emitter, Machine
+from metamask_jax.ops.native.store import load, store
 from metamask_jax.ops.native.threads import address, pointer_at, run_parts
 
 # Writes the code, given the addresses of all operands and results, and which part it is.
@@ -28,6 +30,7 @@ _METADATA = 24  # of the extension by which XLA asks for a handler's version
 _MAJOR, _MINOR = 24, 28  # of the metadata
 
 _engines: dict[str, binding.ExecutionEngine] = {}  # they own the compiled code
+_lock = threading.Lock()
 
 
 @cache
@@ -72,23 +75,27 @@ def call(
     """
     host, dtype = machine(), operands[0].dtype
     assert host is not None
-    description = repr((host, dtype.name, settings, parts))
+    description = repr((host, cores(), dtype.name, settings, parts))
     name = f"{kernel.__module__}.{kernel.__name__}.{sha256(description.encode()).hexdigest()[:16]}"
-    if name not in _engines:
-        _engines[name] = _compile(kernel(*settings), host, _ELEMENTS[dtype.name], len(operands), len(shapes), parts)
-        handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_engines[name].get_function_address("handler"))
-        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
+    with _lock:
+        if name not in _engines:
+            key = f"{name}-{_source()}"
+            code = load(key) or store(
+                key, _compile(kernel(*settings), host, dtype.name, len(operands), len(shapes), parts)
+            )
+            engine = _run(code)
+            handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("handler"))
+            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
+            _engines[name] = engine
     results = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape in shapes]
     return jax.ffi.ffi_call(name, results)(*operands)
 
 
-def _compile(
-    body: Body, host: Machine, element: ir.Type, operands: int, results: int, parts: int
-) -> binding.ExecutionEngine:
+def _compile(body: Body, host: Machine, dtype: str, operands: int, results: int, parts: int) -> bytes:
     """Machine code of a function `handler`, which XLA calls."""
     module = ir.Module()
     part = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, INT]), "part")
-    emit = Emitter(part, host, element)
+    emit = Emitter(part, host, _ELEMENTS[dtype])
     buffers = [pointer_at(emit.builder, part.args[0], 8 * i) for i in range(operands + results)]
     body(emit, buffers, part.args[1])
     emit.builder.ret_void()
@@ -98,15 +105,23 @@ def _compile(
     _answer_version(builder, frame)
     found = [_buffer(builder, frame, _OPERANDS, i) for i in range(operands)]
     found += [_buffer(builder, frame, _RESULTS, i) for i in range(results)]
-    run_parts(builder, frame, part, found, parts)
+    run_parts(builder, frame, part, found, parts, helpers=min(parts, cores()) - 1)
     builder.ret(_NULL)  # no error
 
     parsed = binding.parse_assembly(str(module))
     parsed.verify()
-    options = binding.create_pipeline_tuning_options(speed_level=3)
+    # The code is written with vectors and in the order it should run: there is little left to find.
+    options = binding.create_pipeline_tuning_options(speed_level=1)
     passes = binding.create_pass_builder(_target(), options)
     passes.getModulePassManager().run(parsed, passes)
-    engine = binding.create_mcjit_compiler(parsed, _target())
+    code: bytes = _target().emit_object(parsed)
+    return code
+
+
+def _run(code: bytes) -> binding.ExecutionEngine:
+    """Loads machine code."""
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target())
+    engine.add_object_file(binding.ObjectFileRef.from_data(code))
     engine.finalize_object()
     return engine
 
@@ -116,7 +131,15 @@ def _target() -> binding.TargetMachine:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     host = {"cpu": binding.get_host_cpu_name(), "features": binding.get_host_cpu_features().flatten()}
-    return binding.Target.from_default_triple().create_target_machine(**host, opt=3, jit=True)
+    return binding.Target.from_default_triple().create_target_machine(**host, opt=2, jit=True)
+
+
+@cache
+def _source() -> str:
+    """What machine code depends on beside the settings: this package, XLA's interface, LLVM and the processor."""
+    files = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    host = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+    return sha256(files + repr((host, binding.llvm_version_info, _version())).encode()).hexdigest()[:16]
 
 
 def _answer_version(builder: ir.IRBuilder, frame: ir.Value) -> None:

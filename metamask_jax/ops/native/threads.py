@@ -15,9 +15,9 @@ _NEXT, _DONE, _USERS, _BUFFERS = 0, 8, 16, 24
 
 
 def run_parts(
-    builder: ir.IRBuilder, frame: ir.Value, part: ir.Function, buffers: Sequence[ir.Value], count: int
+    builder: ir.IRBuilder, frame: ir.Value, part: ir.Function, buffers: Sequence[ir.Value], count: int, helpers: int
 ) -> None:
-    """Calls `part(buffers, i)` for every i below `count`, on this thread and on others that are free.
+    """Calls `part(buffers, i)` for every i below `count`, on this thread and on as many helpers as are free.
 
     Whoever is free takes the next part. This thread takes parts too and does not wait for others to begin, only for
     those it has begun, so that it comes to an end even if no other thread is ever free. One that begins after the end
@@ -25,12 +25,12 @@ def run_parts(
     """
     module = builder.module
     shared = builder.call(_function(module, "malloc", POINTER, [INT]), [_int(_BUFFERS + 8 * len(buffers))])
-    for offset, start in ((_NEXT, 0), (_DONE, 0), (_USERS, count)):
+    for offset, start in ((_NEXT, 0), (_DONE, 0), (_USERS, helpers + 1)):
         builder.store(_int(start), address(builder, shared, offset))
     for i, buffer in enumerate(buffers):
         builder.store(buffer, address(builder, shared, _BUFFERS + 8 * i))
     work, leave = _work(module, part, count), _leave(module)
-    for _ in range(count - 1):
+    for _ in range(helpers):
         _schedule(builder, frame, _task(module, work, leave), shared, leave)
     builder.call(work, [shared])
 
