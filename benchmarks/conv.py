@@ -9,12 +9,14 @@ time. GFLOP/s count a direct convolution, whatever the kernel multiplies, and do
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 
 from metamask_jax.ops import cpu_kernels
 from metamask_jax.ops.geometry import Geometry
+from metamask_jax.ops.native import VECTOR, suits_winograd
+from metamask_jax.ops.process import keep_freed_memory
 
 # Image size, input and output channels, window, stride.
 LAYERS = {
@@ -52,10 +54,13 @@ def best_times(functions: dict[str, Callable[[], object]], repeats: int) -> dict
     return {name: min(values[1:]) for name, values in times.items()}
 
 
-def fits(kernel: str, geometry: Geometry) -> bool:
+def fits(kernel: str, operation: str, geometry: Geometry, channels: Sequence[int]) -> bool:
     """Whether a kernel can compute a layer."""
-    if kernel.startswith("winograd"):
-        return geometry.suits_winograd and geometry.window[0] + int(kernel[-1]) <= 7  # it has six points
+    full = [count % VECTOR == 0 for count in channels]
+    if kernel == "winograd":
+        return suits_winograd(geometry) and all(full)
+    if kernel == "direct":
+        return full[0 if operation == "conv_dx" else 1]
     return kernel != "pointwise" or geometry.is_pointwise
 
 
@@ -75,7 +80,7 @@ def print_layer(layer: tuple[int, ...], batch: int, repeats: int) -> None:
         pairs = [tuple(arrays[name][view] for name in names) for view in range(VIEWS)]
         timed = {}
         for name, kernel in kernels.items():
-            if fits(name, geometry):
+            if fits(name, operation, geometry, (channels, features)):
                 run = jax.jit(lambda pairs, kernel=kernel: [kernel(*pair, geometry) for pair in pairs])
                 timed[name] = lambda run=run, pairs=pairs: run(pairs)
         chosen = cpu_kernels.choose(operation, geometry, (channels, features))
@@ -92,6 +97,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
     flags = parser.parse_args()
+    keep_freed_memory()
     print(f"GFLOP/s, batch {flags.batch}, two views, float32, {jax.devices()[0].platform}")
     for layer in LAYERS[flags.encoder]:
         print_layer(layer, flags.batch, flags.repeats)

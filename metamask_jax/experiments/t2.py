@@ -27,7 +27,8 @@ def _cells(scale: Scale) -> list[Cell]:
 
 def _report(results: Results) -> Report:
     paper = {
-        (dataset, "resnet18", method): (alone[column], masked[column])
+        (dataset, str(encoder), method): (alone[column], masked[column])
+        for encoder in results.levels("encoder")  # the paper's is ResNet-18, whatever stands in for it
         for method, (alone, masked) in _PAPER.items()
         for column, dataset in enumerate(_DATASETS)
     }

@@ -11,8 +11,6 @@ fewer multiplications in all of them, 5x5 kernels 6.25 times.
 """
 
 from collections.abc import Sequence
-from fractions import Fraction
-from functools import cache
 from math import prod
 from typing import NamedTuple
 
@@ -23,16 +21,11 @@ from llvmlite import ir
 from metamask_jax.ops.geometry import Geometry
 from metamask_jax.ops.native.emit import VECTOR, Emitter, Index, Product, value
 from metamask_jax.ops.native.ffi import Body, call, parts
+from metamask_jax.ops.native.points import POINTS, Matrix, matrices_of
 
-Matrix = tuple[tuple[float, ...], ...]
 Grid = Sequence[Sequence[ir.Value]]
 
 _BLOCK = 64  # tiles whose transforms are multiplied at once
-# By the number of taps, and each with infinity: chosen for the least rounding error.
-_POINTS = {
-    3: tuple(Fraction(p, 4) for p in (0, 3, -3, 6, -6)),
-    5: tuple(Fraction(p, 4) for p in (0, 2, -2, 4, -4, 8, -8)),
-}
 
 
 class _Tiles(NamedTuple):
@@ -54,51 +47,16 @@ class _Tiles(NamedTuple):
         return self.down * self.size, self.across * self.size
 
 
-class _Matrices(NamedTuple):
-    """Transforms of the output A^T `[tile, points]`, kernel G `[points, taps]`, input B^T `[points, points]`."""
-
-    output: Matrix
-    kernel: Matrix
-    input: Matrix
-
-    @property
-    def side(self) -> int:
-        """Square root of the number of points."""
-        return len(self.input)
-
-
-@cache
-def _matrices(taps: int) -> _Matrices:
-    """Cook-Toom's construction."""
-    points = _POINTS[taps]
-    tile = len(points) + 2 - taps
-
-    def polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
-        coefficients = [Fraction(1)]
-        for root in roots:
-            shifted, scaled = [Fraction(0), *coefficients], [*coefficients, Fraction(0)]
-            coefficients = [a - root * b for a, b in zip(shifted, scaled, strict=True)]
-        return coefficients
-
-    others = [[q for q in points if q != p] for p in points]
-    slopes = [sum(c * p**i for i, c in enumerate(polynomial(rest))) for p, rest in zip(points, others, strict=True)]
-    output = [[*(p**i for p in points), Fraction(i == tile - 1)] for i in range(tile)]
-    kernel = [[p**i / slope for i in range(taps)] for p, slope in zip(points, slopes, strict=True)]
-    kernel.append([*[Fraction(0)] * (taps - 1), Fraction(1)])
-    input_ = [[*polynomial(rest), Fraction(0)] for rest in others] + [polynomial(points)]
-    return _Matrices(*(tuple(tuple(float(v) for v in row) for row in matrix) for matrix in (output, kernel, input_)))
-
-
 def suits(geometry: Geometry) -> bool:
     """Whether the kernel is square, moves by single pixels, never meets padding alone, and has known points."""
     rows, columns = geometry.window
-    return rows == columns and rows in _POINTS and geometry.strides == (1, 1) and max(map(max, geometry.padding)) < rows
+    return rows == columns and rows in POINTS and geometry.strides == (1, 1) and max(map(max, geometry.padding)) < rows
 
 
 def conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
     """Convolves `x` `[n, h, w, in]` with `w` `[r, r, in, out]` into `[n, oh, ow, out]`."""
     x, tiles, (channels, out) = _padded(x, geometry), _tiles(geometry), w.shape[2:]
-    points = _matrices(len(w)).side ** 2
+    points = matrices_of(len(w)).side ** 2
     # By itself, so that two views with the same weights share it.
     count = parts(channels // VECTOR)
     (kernel,) = call(_kernel, (w.shape, count), (w,), (points, channels * out), parts=count)
@@ -122,14 +80,14 @@ def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
     channels, out = x.shape[3], dy.shape[3]
     count = parts(channels // VECTOR)
     block = min(_BLOCK, len(x) * tiles.down * tiles.across)
-    scratch = _matrices(geometry.window[0]).side ** 2 * (block * (channels + count * out) + channels * out)
+    scratch = matrices_of(geometry.window[0]).side ** 2 * (block * (channels + count * out) + channels * out)
     settings = x.shape, dy.shape, geometry.window[0], tiles, block, count
     return call(_conv_dw, settings, (x, dy), (*geometry.window, channels, out), (scratch,), parts=count)[0]
 
 
 def _tiles(geometry: Geometry) -> _Tiles:
     """The tiles that cover the output."""
-    size = len(_matrices(geometry.window[0]).output)
+    size = len(matrices_of(geometry.window[0]).output)
     height, width = geometry.output
     return _Tiles(size, -(-height // size), -(-width // size))
 
@@ -155,7 +113,7 @@ def _kernel(shape: Sequence[int], count: int) -> Body:
                 here = emit.at(w, emit.scaled(c, out), start)
                 for v, there in enumerate(emit.packed(kernel, channels, start, vectors, c)):
                     grid = _load(emit, emit.at(here, v * emit.lanes), taps, (taps * channels * out, channels * out))
-                    _store(emit, _transform(emit, _matrices(taps).kernel, grid), there, channels * out)
+                    _store(emit, _transform(emit, matrices_of(taps).kernel, grid), there, channels * out)
 
             emit.repeat(channels // count, channel)
 
@@ -167,7 +125,7 @@ def _kernel(shape: Sequence[int], count: int) -> Body:
 def _conv(image: Sequence[int], kernel: Sequence[int], tiles: _Tiles, block: int, count: int) -> Body:
     """Each part convolves some of the images."""
     taps, _, channels, out = kernel
-    matrices = _matrices(taps)
+    matrices = matrices_of(taps)
     side = matrices.side
     batch = image[0] // count
     output = *tiles.covered, out
@@ -208,7 +166,7 @@ def _conv(image: Sequence[int], kernel: Sequence[int], tiles: _Tiles, block: int
 
 def _conv_dw(image: Sequence[int], output: Sequence[int], taps: int, tiles: _Tiles, block: int, count: int) -> Body:
     """Each part has some of the input channels, so that no sum is cut."""
-    matrices = _matrices(taps)
+    matrices = matrices_of(taps)
     side = matrices.side
     channels, out = image[3] // count, output[3]
 

@@ -1,0 +1,43 @@
+"""Time of a training step against the batch, and the straight line through it.
+
+python benchmarks/batch.py [--encoder conv] [--batches 16 32 64 128] [--repeats 5]
+"""
+
+import argparse
+
+import jax
+import numpy as np
+from step import STEPS, medians, our_steps, random_sample
+
+from metamask_jax.ops.process import keep_freed_memory
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--encoder", choices=("resnet18", "conv"), default="conv")
+    parser.add_argument("--batches", nargs="+", type=int, default=[16, 32, 64, 128])
+    parser.add_argument("--repeats", type=int, default=5)
+    flags = parser.parse_args()
+    keep_freed_memory()
+    runs = {}
+    for batch in flags.batches:
+        state, steps = our_steps(flags.encoder, batch)
+        sample = random_sample(batch)
+        for name, step in steps.items():
+            compiled = jax.jit(step).lower(state, sample).compile()
+            runs[f"{name} {batch}"] = lambda compiled=compiled, state=state, sample=sample: jax.block_until_ready(
+                compiled(state, sample)
+            )
+    seconds = medians(runs, flags.repeats)
+    print(f"seconds of a step, {flags.encoder}, medians of {flags.repeats}")
+    print(f"{'batch':<12}" + "".join(f"{batch:>9}" for batch in flags.batches) + "   fit")
+    for name in STEPS:
+        taken = [seconds[f"{name} {batch}"] for batch in flags.batches]
+        slope, constant = np.polyfit(flags.batches, taken, 1)
+        error = np.abs(np.polyval((slope, constant), flags.batches) / taken - 1).max()
+        print(f"{name:<12}" + "".join(f"{value:9.3f}" for value in taken), end="   ")
+        print(f"{constant:.3f} + {1e3 * slope:.2f} ms x batch, off by at most {100 * error:.0f} %")
+
+
+if __name__ == "__main__":
+    main()
