@@ -13,10 +13,15 @@ from tests.test_losses import LOSSES
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", LOSSES)
-def test_devices_agree_with_one(name):
+@pytest.mark.parametrize(
+    ("name", "dtype", "tolerance"),
+    [*((name, np.float64, 1e-9) for name in LOSSES), (next(iter(LOSSES)), np.float32, 1e-5)],
+)
+def test_devices_agree_with_one(name, dtype, tolerance):
     """Value, gradient and meta-gradient of every estimator on 4 devices, with synchronised BatchNorm."""
-    params, mask, views = tiny_network(), mask_logits(), images(batch=8)
+    params, mask, views = jax.tree.map(dtype, (tiny_network(), mask_logits(), images(batch=8)))
+    # A difference quotient divides the rounding of float32 by its small radius.
+    estimators = [name for name in ESTIMATORS if dtype == np.float64 or name != "finite_difference"]
 
     def everything(params, mask, views, axis_name=None):
         loss = network_loss(views, LOSSES[name], axis_name)
@@ -27,7 +32,7 @@ def test_devices_agree_with_one(name):
             estimator: meta_gradient_parts(
                 loss, loss, params, mask, learning_rate=0.05, estimator=estimator, axis_name=axis_name
             )
-            for estimator in ESTIMATORS
+            for estimator in estimators
         }
         return {"value": value, "gradient": gradient, **meta}
 
@@ -43,7 +48,7 @@ def test_devices_agree_with_one(name):
         if not np.any(leaf):
             assert not np.any(other), path
         else:
-            assert relative_error(other, leaf) < 1e-9, path
+            assert relative_error(other, leaf) < tolerance, path
 
 
 def test_vmap_over_masks_equals_a_loop():

@@ -116,6 +116,9 @@ def lines(
         )
     if log:
         axis.set_xscale("log")
+        ticks = sorted(float(x) for x in results.levels(over))
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.minorticks_off()
     plots.style(axis, xlabel, ylabel)
     plots.legend(axis)
     return figure

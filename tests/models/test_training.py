@@ -55,12 +55,15 @@ def step(module: nn.Module, variables: dict, x: jax.Array, target: jax.Array) ->
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", ["resnet", "fc", "head"])
-def test_synchronised_devices_equal_the_whole_batch(name: str) -> None:
-    x = images(name, 8)
-    whole, synced = tiny(name, dtype="float64"), tiny(name, dtype="float64", axis_name="device")
-    variables = trained(whole, x, "float64")
-    target = jnp.asarray(np.random.default_rng(2).normal(size=(8, whole.features)))
+@pytest.mark.parametrize(
+    ("name", "dtype", "tolerance"),
+    [("resnet", "float64", 1e-12), ("fc", "float64", 1e-12), ("head", "float64", 1e-12), ("resnet", "float32", 1e-5)],
+)
+def test_synchronised_devices_equal_the_whole_batch(name: str, dtype: str, tolerance: float) -> None:
+    x = images(name, 8).astype(dtype)
+    whole, synced = tiny(name, dtype=dtype), tiny(name, dtype=dtype, axis_name="device")
+    variables = trained(whole, x, dtype)
+    target = jnp.asarray(np.random.default_rng(2).normal(size=(8, whole.features)), dtype)
 
     def device_step(variables: dict, x: jax.Array, target: jax.Array) -> tuple:
         y, gradient, statistics = step(synced, variables, x, target)
@@ -74,7 +77,7 @@ def test_synchronised_devices_equal_the_whole_batch(name: str) -> None:
         # Against the largest entry of output, gradient or statistics: a bias that BatchNorm cancels has gradient zero.
         largest = max(abs(leaf).max() for leaf in jax.tree.leaves(wanted))
         error = jax.tree.map(lambda a, w: abs(a - w).max(), actual, wanted)
-        assert max(jax.tree.leaves(error)) <= 1e-12 * largest
+        assert max(jax.tree.leaves(error)) <= tolerance * largest
 
 
 def test_running_statistics_move_a_tenth_towards_the_batch() -> None:
