@@ -1,6 +1,6 @@
 """Time of a training step against the batch, and the straight line through it.
 
-python benchmarks/batch.py [--encoder conv] [--batches 16 32 64 128] [--repeats 5]
+python benchmarks/batch.py [--encoder conv] [--batches 32 64 128] [--repeats 5]
 """
 
 import argparse
@@ -15,7 +15,7 @@ from metamask_jax.ops.process import keep_freed_memory
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder", choices=("resnet18", "conv"), default="conv")
-    parser.add_argument("--batches", nargs="+", type=int, default=[16, 32, 64, 128])
+    parser.add_argument("--batches", nargs="+", type=int, default=[32, 64, 128])
     parser.add_argument("--repeats", type=int, default=5)
     flags = parser.parse_args()
     keep_freed_memory()
