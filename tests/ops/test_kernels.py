@@ -171,6 +171,12 @@ def test_without_native_kernels_weight_gradients_of_wide_layers_run_on_patches(m
     assert cpu_kernels.choose("conv_dw", geometry, (3, 48)) == "lax"
 
 
+def test_no_native_kernels_for_an_unknown_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ffi.machine.__wrapped__() is not None
+    monkeypatch.setattr(ffi, "_version", lambda: [1, 0])
+    assert ffi.machine.__wrapped__() is None
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 9])
 def test_chunks_cover_every_entry_once(size: int) -> None:
     x = jnp.arange(14.0).reshape(7, 2)

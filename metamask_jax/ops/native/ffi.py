@@ -23,7 +23,8 @@ Body = Callable[[Emitter, Sequence[ir.Value], ir.Value], None]
 
 _NULL = ir.Constant(POINTER, None)
 _ELEMENTS = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
-# Offsets in the structures of XLA's C interface (xla/ffi/api/c_api.h), in bytes.
+_KNOWN_MAJOR = 0  # version of XLA's C interface (xla/ffi/api/c_api.h); minor ones only add to the ends of structures
+# Offsets in its structures, in bytes.
 _EXTENSION, _OPERANDS, _RESULTS = 8, 72, 112  # of a call
 _DATA = 24  # of a buffer
 _METADATA = 24  # of the extension by which XLA asks for a handler's version
@@ -35,7 +36,9 @@ _lock = threading.Lock()
 
 @cache
 def machine() -> Machine | None:
-    """This machine, or None if it is not one that the kernels are made for."""
+    """This machine, or None if the kernels are not made for it or for its version of XLA."""
+    if _version()[0] != _KNOWN_MAJOR:
+        return None
     features = binding.get_host_cpu_features()
     if features.get("avx512f"):
         return Machine(bits=512, rows=8, vectors=2)
