@@ -10,6 +10,10 @@ import pytest
 
 from metamask_jax.ops import chunks, conv2d, cpu_kernels, lax_kernels
 from metamask_jax.ops.geometry import Geometry
+
+if not cpu_kernels._has_native():
+    pytest.skip("native kernels need llvmlite and a processor with AVX2 or AVX-512", allow_module_level=True)
+
 from metamask_jax.ops.native import ffi, suits_winograd
 from metamask_jax.ops.native.emit import Machine
 

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from metamask_jax.ops.native import store
+store = pytest.importorskip("metamask_jax.ops.native", reason="needs llvmlite").store
 
 
 @pytest.fixture
