@@ -1,6 +1,6 @@
 """Time of a training step against the batch, and the straight line through it.
 
-python benchmarks/batch.py [--encoder conv] [--batches 32 64 128] [--repeats 5]
+python benchmarks/batch.py [--encoder conv] [--batches 32 64 128] [--repeats 5] [--steps joint meta]
 """
 
 import argparse
@@ -17,21 +17,22 @@ def main() -> None:
     parser.add_argument("--encoder", choices=("resnet18", "conv"), default="conv")
     parser.add_argument("--batches", nargs="+", type=int, default=[32, 64, 128])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
     flags = parser.parse_args()
     keep_freed_memory()
     runs = {}
     for batch in flags.batches:
         state, steps = our_steps(flags.encoder, batch)
         sample = random_sample(batch)
-        for name, step in steps.items():
-            compiled = jax.jit(step).lower(state, sample).compile()
+        for name in flags.steps:
+            compiled = jax.jit(steps[name]).lower(state, sample).compile()
             runs[f"{name} {batch}"] = lambda compiled=compiled, state=state, sample=sample: jax.block_until_ready(
                 compiled(state, sample)
             )
     seconds = medians(runs, flags.repeats)
     print(f"seconds of a step, {flags.encoder}, medians of {flags.repeats}")
     print(f"{'batch':<12}" + "".join(f"{batch:>9}" for batch in flags.batches) + "   fit")
-    for name in STEPS:
+    for name in flags.steps:
         taken = [seconds[f"{name} {batch}"] for batch in flags.batches]
         slope, constant = np.polyfit(flags.batches, taken, 1)
         error = np.abs(np.polyval((slope, constant), flags.batches) / taken - 1).max()
