@@ -9,6 +9,7 @@ from flax import linen as nn
 from ml_collections import ConfigDict
 
 from metamask_jax.models import Encoder, make_encoder
+from metamask_jax.models.layers import BATCH_NORM_MOMENTUM
 
 PyTree = Any
 
@@ -137,11 +138,15 @@ def apply_views(module: nn.Module, params: PyTree, batch_stats: PyTree, views: j
     Returns:
       Outputs [views, batch, dim], and the statistics after the last view.
     """
-    outputs = []
-    for view in views:
-        output, updated = module.apply(
-            {"params": params, "batch_stats": batch_stats}, view, train=True, mutable=["batch_stats"]
-        )
-        batch_stats = updated.get("batch_stats", {})
-        outputs.append(output)
-    return jnp.stack(outputs), batch_stats
+    variables = {"params": params, "batch_stats": batch_stats}
+    outputs, updated = jax.vmap(lambda view: module.apply(variables, view, train=True, mutable=["batch_stats"]))(views)
+    if not batch_stats:
+        return outputs, {}
+
+    def last(start: jax.Array, each: jax.Array) -> jax.Array:
+        running = start
+        for one in each:
+            running = one + BATCH_NORM_MOMENTUM * (running - start)
+        return running
+
+    return outputs, jax.tree.map(last, batch_stats, updated["batch_stats"])

@@ -5,10 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import lax
 from jax.nn import initializers
 from jax.typing import DTypeLike
 
 from metamask_jax.ops import conv2d
+from metamask_jax.ops.moments import moments, spread
 
 Initializer = initializers.Initializer
 
@@ -16,6 +18,7 @@ Initializer = initializers.Initializer
 kaiming_normal = initializers.variance_scaling(2.0, "fan_out", "normal")
 # PyTorch's default for convolutions and linear layers: uniform in +-1/sqrt(fan_in).
 torch_uniform = initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+BATCH_NORM_MOMENTUM = 0.9  # weight of the old value in a running average
 
 
 def scaled(channels: int, width: float) -> int:
@@ -56,23 +59,48 @@ class Conv(nn.Module):
         return conv2d(x.astype(self.dtype), kernel.astype(self.dtype), strides=strides, padding=(pad, pad))
 
 
-def batch_norm(*, train: bool, dtype: DTypeLike, axis_name: str | None, name: str) -> nn.BatchNorm:
-    """BatchNorm with PyTorch's constants, synchronised over `axis_name` if given.
+class BatchNorm(nn.Module):
+    """BatchNorm with PyTorch's constants, in a form whose derivatives of any order take few passes over memory.
 
-    PyTorch's momentum 0.1 is the weight of the new value, Flax's 0.9 that of the old one. Statistics are kept and
-    computed in float32 under any `dtype`. The running variance is the biased one (divided by n), as the normalisation
-    uses it; PyTorch keeps the unbiased one, so its running variance is larger by n/(n-1).
+    Statistics are kept and computed in float32 under any `dtype`. The running variance is the biased one (divided by
+    n), as the normalisation uses it; PyTorch keeps the unbiased one, so its running variance is larger by n/(n-1).
+
+    Attributes:
+        train: whether to normalise by the batch's statistics (and update the running ones).
+        dtype: what the output is in.
+        axis_name: mapped axis over which statistics are synchronised, if any.
     """
-    return nn.BatchNorm(
-        use_running_average=not train,
-        momentum=0.9,
-        epsilon=1e-5,
-        dtype=dtype,
-        axis_name=axis_name,
-        # E[x^2] - E[x]^2 loses all digits of a feature that hardly varies, and its gradient with them.
-        use_fast_variance=False,
-        name=name,
-    )
+
+    train: bool
+    dtype: DTypeLike
+    axis_name: str | None
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalises `x` `[..., channels]` over all axes but the last."""
+        shape = x.shape[-1:]
+        running_mean = self.variable("batch_stats", "mean", jnp.zeros, shape)
+        running_var = self.variable("batch_stats", "var", jnp.ones, shape)
+        scale = self.param("scale", initializers.ones, shape)
+        bias = self.param("bias", initializers.zeros, shape)
+        x = as_output(x)
+        if self.train:
+            mean, var = moments(x)
+            if self.axis_name is not None:
+                whole = lax.pmean(mean, self.axis_name)
+                mean, var = whole, lax.pmean(var + (mean - whole) ** 2, self.axis_name)
+            if not self.is_initializing():
+                for running, new in ((running_mean, mean), (running_var, var)):
+                    running.value = BATCH_NORM_MOMENTUM * running.value + (1 - BATCH_NORM_MOMENTUM) * new
+        else:
+            mean, var = running_mean.value, running_var.value
+        centre = lax.stop_gradient(mean)
+        slope = scale * lax.rsqrt(var + 1e-5)
+        # Differences of the mean from the centre are zero, their derivatives are those of the mean.
+        return spread(x, centre, bias - (mean - centre) * slope, slope).astype(self.dtype)
+
+
+batch_norm = BatchNorm
 
 
 def dense(features: int, *, dtype: DTypeLike, name: str) -> nn.Dense:

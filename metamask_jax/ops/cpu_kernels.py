@@ -48,7 +48,7 @@ def choose(operation: str, geometry: Geometry, channels: Sequence[int]) -> str:
     """Name of the kernel of an operation for a geometry and its numbers of input and output channels."""
     if geometry.is_pointwise and operation != "conv_dw":
         return "pointwise"
-    if _has_native():
+    if has_native():
         from metamask_jax.ops.native import VECTOR, suits_winograd
 
         fits = [count % VECTOR == 0 for count in channels]
@@ -60,7 +60,7 @@ def choose(operation: str, geometry: Geometry, channels: Sequence[int]) -> str:
 
 
 @cache
-def _has_native() -> bool:
+def has_native() -> bool:
     """Whether there is a compiler, and a processor that the native kernels are made for."""
     try:
         from metamask_jax.ops.native import machine

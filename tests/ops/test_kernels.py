@@ -11,7 +11,7 @@ import pytest
 from metamask_jax.ops import chunks, conv2d, cpu_kernels, lax_kernels
 from metamask_jax.ops.geometry import Geometry
 
-if not cpu_kernels._has_native():
+if not cpu_kernels.has_native():
     pytest.skip("native kernels need llvmlite and a processor with AVX2 or AVX-512", allow_module_level=True)
 
 from metamask_jax.ops.native import ffi, suits_winograd
@@ -168,7 +168,7 @@ def test_channels_that_fill_registers_run_on_native_kernels_and_others_on_xlas()
 
 
 def test_without_native_kernels_weight_gradients_of_wide_layers_run_on_patches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_kernels, "_has_native", lambda: False)
+    monkeypatch.setattr(cpu_kernels, "has_native", lambda: False)
     geometry = geometry_of(CASES[0])
     assert cpu_kernels.choose("conv", geometry, (64, 64)) == "lax"
     assert cpu_kernels.choose("conv_dw", geometry, (3, 64)) == "patches"

@@ -15,6 +15,7 @@ from metamask_jax.ops.native.ffi import Body, call, parts
 
 # Images and gradients of one round of the weight gradient should stay in a core's own cache.
 _ROUND_BYTES = 2**20
+_MOST_ROWS = 8
 
 
 def conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
@@ -43,7 +44,7 @@ def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
     images = max(size for size in range(1, most + 1) if len(x) % size == 0)
     count = parts(out // VECTOR)
     settings = x.shape, dy.shape, geometry.window, geometry.strides, images, count
-    shapes = (*geometry.window, channels, out), (images * dy[0].size,)
+    shapes = (*geometry.window, channels, out), (images * prod(dy.shape[1:3]) * (out + count * _MOST_ROWS),)
     return call(_conv_dw, settings, (x, dy), *shapes, parts=count)[0]
 
 
@@ -84,11 +85,17 @@ def _inside(x: jax.Array, w: jax.Array, strides: tuple[int, int]) -> jax.Array:
     output = *((size - window) // stride + 1 for size, window, stride in sizes), w.shape[3]
     count = parts(len(x))
     shapes = (len(x), *output), (count * w.size,)
-    return call(_conv, (x.shape, w.shape, strides, output, count), (x, w), *shapes, parts=count)[0]
+    images = max(1, _ROUND_BYTES // (x[0].size * x.dtype.itemsize))
+    return call(_conv, (x.shape, w.shape, strides, output, images, count), (x, w), *shapes, parts=count)[0]
 
 
 def _conv(
-    image: Sequence[int], kernel: Sequence[int], strides: tuple[int, int], output: Sequence[int], count: int
+    image: Sequence[int],
+    kernel: Sequence[int],
+    strides: tuple[int, int],
+    output: Sequence[int],
+    images: int,
+    count: int,
 ) -> Body:
     batch, height, width, channels = image
     rows, columns, _, out = kernel
@@ -107,21 +114,27 @@ def _conv(
         packed = emit.at(packed, emit.scaled(part, prod(kernel)))
         emit.pack((product.depth, out), out, w, packed)
 
-        def piece(start: Index, vectors: int) -> None:
-            def picture(n: ir.Value) -> None:
-                a = emit.at(x, emit.scaled(n, height * width * channels))
-                c = emit.at(y, emit.scaled(n, lines * pixels * out))
+        def some(first: Index, length: int) -> None:
+            def piece(start: Index, vectors: int) -> None:
+                right = emit.at(packed, emit.scaled(start, product.depth))
 
-                def line(i: ir.Value) -> None:
-                    left = emit.at(a, emit.scaled(i, strides[0] * width * channels))
-                    target = emit.at(c, emit.scaled(i, pixels * out))
-                    emit.rows(product, pixels, (start, vectors), left, packed, target)
+                def picture(n: ir.Value) -> None:
+                    n = emit.builder.add(value(first), n)
+                    a = emit.at(x, emit.scaled(n, height * width * channels))
+                    c = emit.at(y, emit.scaled(n, lines * pixels * out))
 
-                emit.repeat(lines, line)
+                    def line(i: ir.Value) -> None:
+                        left = emit.at(a, emit.scaled(i, strides[0] * width * channels))
+                        target = emit.at(c, emit.scaled(i, pixels * out), start)
+                        emit.rows(product, pixels, vectors, left, right, target)
 
-            emit.repeat(batch // count, picture)
+                    emit.repeat(lines, line)
 
-        emit.columns(out, piece)
+                emit.repeat(length, picture)
+
+            emit.columns(out, piece)
+
+        emit.pieces(batch // count, images, some)
 
     return body
 
@@ -137,36 +150,36 @@ def _conv_dw(
     batch, height, width, channels = image
     _, lines, pixels, out = output
     rows, columns = window
-    product = Product(
-        a_row=1,
-        c_row=out,
-        sums=(
-            (images, height * width * channels),
-            (lines, strides[0] * width * channels),
-            (pixels, strides[1] * channels),
-        ),
-        accumulate=True,
-    )
+    depth = images * lines * pixels
+    taps = (images, height * width * channels), (lines, strides[0] * width * channels), (pixels, strides[1] * channels)
 
     def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
-        x, dy, dw, packed = buffers
+        x, dy, dw, scratch = buffers
         features = out // count
         dy, dw = (emit.at(array, emit.scaled(part, features)) for array in (dy, dw))
-        packed = emit.at(packed, emit.scaled(part, product.depth * features))
+        packed = emit.at(scratch, emit.scaled(part, depth * (features + emit.machine.rows)))
+        panel = emit.at(packed, depth * features)
 
-        def some(n: Index, product: Product) -> None:
-            emit.pack((product.depth, features), out, emit.at(dy, emit.scaled(n, product.depth * out)), packed)
+        def some(n: Index, *, accumulate: bool) -> None:
+            emit.pack((depth, features), out, emit.at(dy, emit.scaled(n, depth * out)), packed)
             a = emit.at(x, emit.scaled(n, images * height * width * channels))
 
             def line(i: ir.Value) -> None:
                 left = emit.at(a, emit.scaled(i, width * channels))
                 target = emit.at(dw, emit.scaled(i, columns * channels * out))
-                emit.product(product, columns * channels, features, left, packed, target)
+
+                def piece(start: Index, rows: int) -> None:
+                    # The same neighbours of all windows, side by side: strides of kilobytes are read only once.
+                    emit.gather(rows, taps, emit.at(left, start), panel)
+                    product = Product(1, out, ((images, lines * pixels * rows), (lines * pixels, rows)), accumulate)
+                    emit.product(product, rows, features, panel, packed, emit.at(target, emit.scaled(start, out)))
+
+                emit.pieces(columns * channels, emit.machine.rows, piece)
 
             emit.repeat(rows, line)
 
-        some(0, product._replace(accumulate=False))
+        some(0, accumulate=False)
         if batch > images:
-            emit.repeat(batch // images - 1, lambda n: some(emit.builder.add(n, value(1)), product))
+            emit.repeat(batch // images - 1, lambda n: some(emit.builder.add(n, value(1)), accumulate=True))
 
     return body

@@ -98,7 +98,7 @@ class Emitter:
             elif factor == -1:
                 total = self.builder.fsub(total, vector)
             else:
-                total = self._fused(self.constant(factor), vector, total)
+                total = self.fused(self.constant(factor), vector, total)
         return total
 
     def fold(self, count: int, carry: Vectors, body: Callable[[ir.Value, Vectors], Vectors]) -> Vectors:
@@ -159,6 +159,20 @@ class Emitter:
 
         self.columns(columns, piece)
 
+    def gather(self, rows: int, sums: Sequence[tuple[int, int]], source: ir.Value, target: ir.Value) -> None:
+        """Lays out a piece of a matrix whose rows are neighbours as an array `[depth, rows]`."""
+        if not sums:
+            line = ir.VectorType(self._element, rows)
+            self.builder.store(self.builder.load(source, align=4, typ=line), target, align=4)
+            return
+        (count, step), *rest = sums
+        size = prod(inner for inner, _ in rest) * rows
+
+        def inside(k: ir.Value) -> None:
+            self.gather(rows, rest, self.at(source, self.scaled(k, step)), self.at(target, self.scaled(k, size)))
+
+        self.repeat(count, inside)
+
     def zero(self, count: int, target: ir.Value) -> None:
         """Sets so many numbers to zero, a multiple of those in a vector."""
         self.repeat(
@@ -167,24 +181,25 @@ class Emitter:
 
     def product(self, product: Product, rows: int, columns: int, a: ir.Value, b: ir.Value, c: ir.Value) -> None:
         """Multiplies all rows with all columns."""
-        self.columns(columns, lambda start, vectors: self.rows(product, rows, (start, vectors), a, b, c))
 
-    def rows(
-        self, product: Product, count: int, columns: tuple[Index, int], a: ir.Value, b: ir.Value, c: ir.Value
-    ) -> None:
-        """Multiplies all rows with one piece of columns: its start, and how many vectors."""
-        start, vectors = columns
-        right = self.at(b, self.scaled(start, product.depth))
-        c = self.at(c, self.scaled(start, count) if product.c_row is None else start)
-        c_row = vectors * self.lanes if product.c_row is None else product.c_row
+        def piece(start: Index, vectors: int) -> None:
+            packed = product.c_row is None
+            to = product._replace(c_row=vectors * self.lanes) if packed else product
+            target = self.at(c, self.scaled(start, rows) if packed else start)
+            self.rows(to, rows, vectors, a, self.at(b, self.scaled(start, product.depth)), target)
+
+        self.columns(columns, piece)
+
+    def rows(self, product: Product, count: int, vectors: int, a: ir.Value, b: ir.Value, c: ir.Value) -> None:
+        """Multiplies all rows with one piece of columns, of so many vectors."""
 
         def piece(i: Index, rows: int) -> None:
-            left, target = self.at(a, self.scaled(i, product.a_row)), self.at(c, self.scaled(i, c_row))
-            self.builder.call(self._piece(product, rows, vectors, c_row), [left, right, target])
+            left, target = self.at(a, self.scaled(i, product.a_row)), self.at(c, self.scaled(i, product.c_row))
+            self.builder.call(self._piece(product, rows, vectors), [left, b, target])
 
         self.pieces(count, self.machine.rows, piece)
 
-    def _piece(self, product: Product, rows: int, vectors: int, c_row: int) -> ir.Function:
+    def _piece(self, product: Product, rows: int, vectors: int) -> ir.Function:
         """The function `(a, b, c)` that multiplies as many rows and columns as fit into registers."""
         name = f"{product}, {rows}, {vectors}"
         if name in self._module.globals:
@@ -195,13 +210,13 @@ class Emitter:
         emit = Emitter(function, self.machine, self._element)
         a, b, c = function.args
         places = [(i, v) for i in range(rows) for v in range(vectors)]
-        targets = [emit.at(c, i * c_row + v * self.lanes) for i, v in places]
+        targets = [emit.at(c, i * product.c_row + v * self.lanes) for i, v in places]
 
         def sums(axes: Sequence[tuple[int, int]], a: ir.Value, b: ir.Value, totals: Vectors) -> Vectors:
             if not axes:
                 right = [emit.load(emit.at(b, v * self.lanes)) for v in range(vectors)]
                 left = [emit.everywhere(emit.at(a, i * product.a_row)) for i in range(rows)]
-                return [emit._fused(left[i], right[v], total) for (i, v), total in zip(places, totals, strict=True)]
+                return [emit.fused(left[i], right[v], total) for (i, v), total in zip(places, totals, strict=True)]
             (count, a_step), *rest = axes
             b_step = prod(inner for inner, _ in rest) * vectors * self.lanes
 
@@ -226,7 +241,7 @@ class Emitter:
         one = self.builder.insert_element(nothing, self.builder.load(pointer, typ=self._element), value(0))
         return self.builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), None))
 
-    def _fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    def fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """`a * b + c` in one rounding."""
         name = f"llvm.fma.v{self.lanes}f{self.machine.bits // self.lanes}"
         if name not in self._module.globals:

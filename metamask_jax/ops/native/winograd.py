@@ -75,13 +75,14 @@ def conv_dx(dy: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
 def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
     """Weight gradient `[r, r, in, out]` from `x` `[n, h, w, in]` and `dy` `[n, oh, ow, out]`."""
     tiles = _tiles(geometry)
-    pads = [(0, covered - size) for covered, size in zip(tiles.covered, geometry.output, strict=True)]
-    x, dy = _padded(x, geometry), jnp.pad(dy, ((0, 0), *pads, (0, 0)))
+    # The input gradient pads `dy` likewise, and the program then has it once.
+    x, dy = _padded(x, geometry), _padded(dy, geometry.mirrored, at_least=tiles.covered)
     channels, out = x.shape[3], dy.shape[3]
     count = parts(channels // VECTOR)
     block = min(_BLOCK, len(x) * tiles.down * tiles.across)
     scratch = matrices_of(geometry.window[0]).side ** 2 * (block * (channels + count * out) + channels * out)
-    settings = x.shape, dy.shape, geometry.window[0], tiles, block, count
+    corner = geometry.mirrored.padding[0][0], geometry.mirrored.padding[1][0]
+    settings = x.shape, dy.shape, corner, geometry.window[0], tiles, block, count
     return call(_conv_dw, settings, (x, dy), (*geometry.window, channels, out), (scratch,), parts=count)[0]
 
 
@@ -92,10 +93,11 @@ def _tiles(geometry: Geometry) -> _Tiles:
     return _Tiles(size, -(-height // size), -(-width // size))
 
 
-def _padded(x: jax.Array, geometry: Geometry) -> jax.Array:
-    """Images with all pixels that the tiles reach."""
-    sizes = zip(geometry.image, geometry.padding, geometry.window, _tiles(geometry).covered, strict=True)
-    pads = [(low, covered + window - 1 - size - low) for size, (low, _), window, covered in sizes]
+def _padded(x: jax.Array, geometry: Geometry, at_least: tuple[int, int] = (0, 0)) -> jax.Array:
+    """Images with all pixels that the tiles reach, and with at least so many after the padding before them."""
+    reached = (covered + window - 1 for covered, window in zip(_tiles(geometry).covered, geometry.window, strict=True))
+    sizes = zip(geometry.image, geometry.padding, reached, at_least, strict=True)
+    pads = [(low, max(reached - low, least) - size) for size, (low, _), reached, least in sizes]
     return jnp.pad(x, ((0, 0), *pads, (0, 0)))
 
 
@@ -164,8 +166,16 @@ def _conv(image: Sequence[int], kernel: Sequence[int], tiles: _Tiles, block: int
     return body
 
 
-def _conv_dw(image: Sequence[int], output: Sequence[int], taps: int, tiles: _Tiles, block: int, count: int) -> Body:
-    """Each part has some of the input channels, so that no sum is cut."""
+def _conv_dw(
+    image: Sequence[int],
+    output: Sequence[int],
+    corner: tuple[int, int],
+    taps: int,
+    tiles: _Tiles,
+    block: int,
+    count: int,
+) -> Body:
+    """Each part has some of the input channels, so that no sum is cut. Gradients begin at the corner of `output`."""
     matrices = matrices_of(taps)
     side = matrices.side
     channels, out = image[3] // count, output[3]
@@ -173,6 +183,7 @@ def _conv_dw(image: Sequence[int], output: Sequence[int], taps: int, tiles: _Til
     def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
         x, dy, dw, products = buffers
         x, dw = emit.at(x, emit.scaled(part, channels)), emit.at(dw, emit.scaled(part, channels * out))
+        dy = emit.at(dy, (corner[0] * output[2] + corner[1]) * out)
         products = emit.at(products, emit.scaled(part, side**2 * (channels * out + block * (channels + out))))
         inputs = emit.at(products, side**2 * channels * out)
         outputs = emit.at(inputs, side**2 * block * channels)

@@ -1,0 +1,106 @@
+"""Sums over the rows of matrices in one pass over memory."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from llvmlite import ir
+
+from metamask_jax.ops.native.emit import VECTOR, Emitter, Index, Vectors
+from metamask_jax.ops.native.ffi import Body, call
+
+_MOST_ROWS, _FEWEST_ROWS = 256, 16  # of a block, which should stay in a core's own cache
+_VECTORS = 4  # columns of a pass over a block, in vectors
+
+
+def suits(x: jax.Array) -> bool:
+    """Whether the kernels work on arrays of this shape."""
+    return x.shape[2] % VECTOR == 0 and _rows(x) >= _FEWEST_ROWS
+
+
+def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean and variance `[problems, channels]` of `x` `[problems, n, channels]`."""
+    problems, n, channels = x.shape
+    rows = _rows(x)
+    blocks = problems, n // rows, channels
+    # Each block is centred on its own mean while it is in the cache.
+    means, squares = call(_moments, (rows, channels), (x,), blocks, blocks, parts=problems * (n // rows))
+    mean = jnp.mean(means, axis=1)
+    return mean, (jnp.sum(squares, axis=1) + rows * jnp.sum((means - mean[:, None]) ** 2, axis=1)) / n
+
+
+def sums(x: jax.Array, centre: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`sum_n y` and `sum_n (x - centre) y`, `[problems, channels]` each."""
+    problems, n, channels = x.shape
+    rows = _rows(x)
+    blocks = problems, n // rows, channels
+    settings = rows, n // rows, channels
+    total, product = call(_sums, settings, (x, centre, y), blocks, blocks, parts=problems * (n // rows))
+    return jnp.sum(total, axis=1), jnp.sum(product, axis=1)
+
+
+def _rows(x: jax.Array) -> int:
+    """Into blocks of how many rows to cut each problem: as many whatever the number of cores."""
+    return max(rows for rows in range(1, _MOST_ROWS + 1) if x.shape[1] % rows == 0)
+
+
+def _moments(rows: int, channels: int) -> Body:
+    def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
+        x, means, squares = buffers
+        x = emit.at(x, emit.scaled(part, rows * channels))
+        means, squares = (emit.at(array, emit.scaled(part, channels)) for array in (means, squares))
+
+        def piece(start: Index, vectors: int) -> None:
+            columns = range(0, vectors * emit.lanes, emit.lanes)
+
+            def line(i: ir.Value) -> Vectors:
+                here = emit.at(x, emit.scaled(i, channels), start)
+                return [emit.load(emit.at(here, column)) for column in columns]
+
+            def total(i: ir.Value, sums: Vectors) -> Vectors:
+                return [emit.builder.fadd(*pair) for pair in zip(sums, line(i), strict=True)]
+
+            def square(i: ir.Value, sums: Vectors) -> Vectors:
+                differences = [emit.builder.fsub(*pair) for pair in zip(line(i), mean, strict=True)]
+                return [emit.fused(d, d, old) for d, old in zip(differences, sums, strict=True)]
+
+            zeros = [emit.constant(0.0)] * vectors
+            mean = [emit.builder.fmul(s, emit.constant(1 / rows)) for s in emit.fold(rows, zeros, total)]
+            for target, found in ((means, mean), (squares, emit.fold(rows, zeros, square))):
+                for column, vector in zip(columns, found, strict=True):
+                    emit.store(vector, emit.at(target, start, column))
+
+        emit.pieces(channels // emit.lanes, _VECTORS, lambda i, vectors: piece(emit.scaled(i, emit.lanes), vectors))
+
+    return body
+
+
+def _sums(rows: int, blocks: int, channels: int) -> Body:
+    def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
+        x, centre, y, totals, products = buffers
+        problem, _ = emit.divided(part, blocks)
+        x, y = (emit.at(array, emit.scaled(part, rows * channels)) for array in (x, y))
+        centre = emit.at(centre, emit.scaled(problem, channels))
+        totals, products = (emit.at(array, emit.scaled(part, channels)) for array in (totals, products))
+
+        def piece(start: Index, vectors: int) -> None:
+            columns = range(0, vectors * emit.lanes, emit.lanes)
+            middle = [emit.load(emit.at(centre, start, column)) for column in columns]
+
+            def line(i: ir.Value, carry: Vectors) -> Vectors:
+                left, right = (
+                    [emit.load(emit.at(array, emit.scaled(i, channels), start, column)) for column in columns]
+                    for array in (x, y)
+                )
+                total = [emit.builder.fadd(*pair) for pair in zip(carry[:vectors], right, strict=True)]
+                centred = [emit.builder.fsub(*pair) for pair in zip(left, middle, strict=True)]
+                return [*total, *map(emit.fused, centred, right, carry[vectors:])]
+
+            found = emit.fold(rows, [emit.constant(0.0)] * (2 * vectors), line)
+            for i, column in enumerate(columns):
+                emit.store(found[i], emit.at(totals, start, column))
+                emit.store(found[vectors + i], emit.at(products, start, column))
+
+        emit.pieces(channels // emit.lanes, _VECTORS, lambda i, vectors: piece(emit.scaled(i, emit.lanes), vectors))
+
+    return body
