@@ -1,10 +1,10 @@
 """Speed of every convolution kernel on the layers of the encoders, forward and both gradients.
 
-    python benchmarks/conv.py [--encoder resnet18|conv|short] [--batch 64] [--repeats 5]
+    python benchmarks/conv.py [--encoder resnet18|conv|short] [--batch 128] [--repeats 5]
 
 All kernels of a layer are timed in turns in one run and the best time of each is kept; the one `ops.conv2d` chooses is
-starred. Two independent batches, as two views are, share a program, because XLA runs what is independent at the same
-time. GFLOP/s count a direct convolution, whatever the kernel multiplies, and do not carry over to another machine.
+starred. The batch holds both views of 64 pictures, as a training step has them. GFLOP/s count a direct convolution,
+whatever the kernel multiplies, and do not carry over to another machine.
 """
 
 import argparse
@@ -40,7 +40,6 @@ OPERATIONS = {
     "conv_dx": (cpu_kernels.CONV_DX, ("dy", "w")),
     "conv_dw": (cpu_kernels.CONV_DW, ("x", "dy")),
 }
-VIEWS = 2
 
 
 def best_times(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
@@ -70,19 +69,19 @@ def print_layer(layer: tuple[int, ...], batch: int, repeats: int) -> None:
     pad = (window // 2, window // 2)
     geometry = Geometry.make(image=(size, size), window=(window,) * 2, strides=(stride,) * 2, padding=(pad, pad))
     shapes = {
-        "x": (VIEWS, batch, size, size, channels),
-        "w": (VIEWS, window, window, channels, features),
-        "dy": (VIEWS, batch, *geometry.output, features),
+        "x": (batch, size, size, channels),
+        "w": (window, window, channels, features),
+        "dy": (batch, *geometry.output, features),
     }
     arrays = {name: jax.random.normal(jax.random.key(0), shape) for name, shape in shapes.items()}
     gflop = 2e-9 * arrays["dy"].size * window**2 * channels
     for operation, (kernels, names) in OPERATIONS.items():
-        pairs = [tuple(arrays[name][view] for name in names) for view in range(VIEWS)]
+        pair = tuple(arrays[name] for name in names)
         timed = {}
         for name, kernel in kernels.items():
             if fits(name, operation, geometry, (channels, features)):
-                run = jax.jit(lambda pairs, kernel=kernel: [kernel(*pair, geometry) for pair in pairs])
-                timed[name] = lambda run=run, pairs=pairs: run(pairs)
+                run = jax.jit(lambda a, b, kernel=kernel: kernel(a, b, geometry))
+                timed[name] = lambda run=run, pair=pair: run(*pair)
         chosen = cpu_kernels.choose(operation, geometry, (channels, features))
         rates = {name: gflop / seconds for name, seconds in best_times(timed, repeats).items()}
         row = f"{f'{size}x{size}x{channels}->{features} {window}x{window}/{stride}':<24}{operation:<9}"
@@ -94,11 +93,11 @@ def print_layer(layer: tuple[int, ...], batch: int, repeats: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder", choices=tuple(LAYERS), default="resnet18")
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
     flags = parser.parse_args()
     keep_freed_memory()
-    print(f"GFLOP/s, batch {flags.batch}, two views, float32, {jax.devices()[0].platform}")
+    print(f"GFLOP/s, batch {flags.batch}, float32, {jax.devices()[0].platform}")
     for layer in LAYERS[flags.encoder]:
         print_layer(layer, flags.batch, flags.repeats)
 

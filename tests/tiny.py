@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from metamask_jax.config import apply_overrides, default_config, validate
 from metamask_jax.data.loader import Batch
 from metamask_jax.models import ENCODERS
-from metamask_jax.models.layers import as_output, batch_norm, dense
+from metamask_jax.models.layers import BatchNorm, as_output, dense
 from metamask_jax.parallel import AXIS
 from metamask_jax.state import TrainState, init_state
 from metamask_jax.train_step import Step, make_train_step
@@ -32,7 +32,7 @@ class TinyEncoder(nn.Module):
         def layer(module: nn.Module, x: jax.Array) -> jax.Array:
             del module
             x = dense(self.features, dtype=self.dtype, name="fc")(x)
-            return nn.relu(batch_norm(train=train, dtype=self.dtype, axis_name=self.axis_name, name="bn")(x))
+            return nn.relu(BatchNorm(train=train, dtype=self.dtype, axis_name=self.axis_name, name="bn")(x))
 
         x = nn.avg_pool(x, (8, 8), (8, 8)).reshape(len(x), -1)
         return as_output((nn.remat(layer) if self.remat else layer)(self, x))

@@ -11,7 +11,7 @@ import jax
 from flax import linen as nn
 from jax.typing import DTypeLike
 
-from metamask_jax.models.layers import Conv, as_output, batch_norm, dense, scaled, torch_uniform
+from metamask_jax.models.layers import BatchNorm, Conv, as_output, dense, scaled, torch_uniform
 from metamask_jax.ops import max_pool
 
 _DENSE = 4096
@@ -71,7 +71,7 @@ class AlexNet(nn.Module):
         if x.shape[1] != x.shape[2] or not self.smallest <= x.shape[1] <= self.image_size:
             fewer = "" if self.smallest == self.image_size else f", or fewer pixels, down to {self.smallest}"
             raise ValueError(f"x.shape={x.shape}; expected images of {self.image_size}x{self.image_size}{fewer}")
-        norm = partial(batch_norm, train=train, dtype=self.dtype, axis_name=self.axis_name)
+        norm = partial(BatchNorm, train=train, dtype=self.dtype, axis_name=self.axis_name)
         layers = [(96, *self._stem), (256, 5, 1, 2), (384, 3, 1, 1), (384, 3, 1, 1), (256, 3, 1, 1)]
         for i, (channels, window, stride, padding) in enumerate(layers, start=1):
             conv = partial(Conv, scaled(channels, self.width), window, stride, padding, torch_uniform, self.dtype)

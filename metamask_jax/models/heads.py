@@ -10,7 +10,7 @@ import jax
 from flax import linen as nn
 from jax.typing import DTypeLike
 
-from metamask_jax.models.layers import as_output, batch_norm, dense
+from metamask_jax.models.layers import BatchNorm, as_output, dense
 
 
 class ProjectionHead(nn.Module):
@@ -40,7 +40,7 @@ class ProjectionHead(nn.Module):
             last = i == len(self.widths)
             x = dense(width, dtype=self.dtype, name=f"fc{i}")(x)
             if self.last_norm or not last:
-                x = batch_norm(train=train, dtype=self.dtype, axis_name=self.axis_name, name=f"bn{i}")(x)
+                x = BatchNorm(train=train, dtype=self.dtype, axis_name=self.axis_name, name=f"bn{i}")(x)
             if not last:
                 x = nn.relu(x)
         return as_output(x)

@@ -94,13 +94,7 @@ class BatchNorm(nn.Module):
                     running.value = BATCH_NORM_MOMENTUM * running.value + (1 - BATCH_NORM_MOMENTUM) * new
         else:
             mean, var = running_mean.value, running_var.value
-        centre = lax.stop_gradient(mean)
-        slope = scale * lax.rsqrt(var + 1e-5)
-        # Differences of the mean from the centre are zero, their derivatives are those of the mean.
-        return spread(x, centre, bias - (mean - centre) * slope, slope).astype(self.dtype)
-
-
-batch_norm = BatchNorm
+        return spread(x, mean, bias, scale * lax.rsqrt(var + 1e-5)).astype(self.dtype)
 
 
 def dense(features: int, *, dtype: DTypeLike, name: str) -> nn.Dense:

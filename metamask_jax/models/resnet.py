@@ -12,7 +12,7 @@ import jax
 from flax import linen as nn
 from jax.typing import DTypeLike
 
-from metamask_jax.models.layers import Conv, as_output, batch_norm, kaiming_normal, scaled
+from metamask_jax.models.layers import BatchNorm, Conv, as_output, kaiming_normal, scaled
 from metamask_jax.ops import max_pool
 
 
@@ -29,7 +29,7 @@ class _Block(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         conv = partial(Conv, kernel_init=kaiming_normal, dtype=self.dtype)
-        norm = partial(batch_norm, train=self.train, dtype=self.dtype, axis_name=self.axis_name)
+        norm = partial(BatchNorm, train=self.train, dtype=self.dtype, axis_name=self.axis_name)
         out = self.channels * (4 if self.bottleneck else 1)
         if self.bottleneck:  # the stride is in the 3x3, as torchvision has it
             layers = [(self.channels, 1, 1), (self.channels, 3, self.stride), (out, 1, 1)]
@@ -87,7 +87,7 @@ class ResNet(nn.Module):
         """
         window, stride = (7, 2) if self.stem == "imagenet" else (3, 1)
         x = Conv(scaled(64, self.width), window, stride, window // 2, kaiming_normal, self.dtype, name="conv1")(x)
-        x = nn.relu(batch_norm(train=train, dtype=self.dtype, axis_name=self.axis_name, name="bn1")(x))
+        x = nn.relu(BatchNorm(train=train, dtype=self.dtype, axis_name=self.axis_name, name="bn1")(x))
         if self.stem == "imagenet":
             x = max_pool(x, window=3, stride=2, padding=1)
         block = nn.remat(_Block) if self.remat else _Block

@@ -10,14 +10,13 @@ batch, so that splitting a batch over devices changes no result by more than the
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from metamask_jax.ops import lax_kernels
-from metamask_jax.ops.chunks import map_chunks, sum_chunks
 from metamask_jax.ops.geometry import Geometry
 
 Kernel = Callable[[jax.Array, jax.Array, Geometry], jax.Array]
@@ -88,27 +87,6 @@ def _pointwise_conv_dx(dy: jax.Array, w: jax.Array, geometry: Geometry) -> jax.A
     return lax.pad(dx, jnp.zeros((), dx.dtype), [(0, 0, 0), *spatial, (0, 0, 0)])
 
 
-def _patches_conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
-    kernel = w.reshape(-1, w.shape[3])
-
-    def product(x: jax.Array) -> jax.Array:
-        return _patches(x, geometry) @ kernel
-
-    return map_chunks(product, x, size=_images_a_chunk(x, geometry))
-
-
-def _patches_conv_dx(dy: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
-    """Input gradient as output gradient times kernel, the patches laid back where they came from and added."""
-    kernel = w.reshape(-1, w.shape[3]).T
-
-    def product(dy: jax.Array) -> jax.Array:
-        x = jax.ShapeDtypeStruct((len(dy), *geometry.image, w.shape[2]), dy.dtype)
-        return jax.linear_transpose(partial(_patches, geometry=geometry), x)(dy @ kernel)[0]
-
-    x = jax.ShapeDtypeStruct((len(dy), *geometry.image, w.shape[2]), dy.dtype)
-    return map_chunks(product, dy, size=_images_a_chunk(x, geometry))
-
-
 def _patches_conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
     """Weight gradient as patches times output gradient, a chunk of images at a time."""
 
@@ -116,11 +94,29 @@ def _patches_conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Arr
         patches = _patches(x, geometry)
         return patches.reshape(-1, patches.shape[-1]).T @ dy.reshape(-1, dy.shape[-1])
 
-    dw = sum_chunks(product, (x, dy), size=_images_a_chunk(x, geometry))
+    dw = _sum_chunks(product, (x, dy), size=_images_a_chunk(x, geometry))
     return dw.reshape(*geometry.window, x.shape[3], dy.shape[3])
 
 
-def _images_a_chunk(x: jax.Array | jax.ShapeDtypeStruct, geometry: Geometry) -> int:
+def _sum_chunks(function: Callable[..., jax.Array], arrays: Sequence[jax.Array], *, size: int) -> jax.Array:
+    """`function(*arrays)` for a function that sums over the leading axis, at most `size` entries at a time."""
+    chunks = -(-len(arrays[0]) // size)
+    if chunks == 1:
+        return function(*arrays)
+    entries = -(-len(arrays[0]) // chunks)
+
+    def split(array: jax.Array) -> jax.Array:
+        """Zeros, which add nothing, fill up the last chunk."""
+        array = jnp.pad(array, [(0, chunks * entries - len(array))] + [(0, 0)] * (array.ndim - 1))
+        return array.reshape(chunks, entries, *array.shape[1:])
+
+    pieces = [split(array) for array in arrays]
+    first = jax.eval_shape(function, *(piece[0] for piece in pieces))
+    total, _ = lax.scan(lambda total, chunk: (total + function(*chunk), None), jnp.zeros_like(first), pieces)
+    return total
+
+
+def _images_a_chunk(x: jax.Array, geometry: Geometry) -> int:
     """Images whose patches fill a chunk."""
     (height, width), (rows, columns) = geometry.output, geometry.window
     return max(1, _CHUNK_BYTES // (height * width * rows * columns * x.shape[3] * x.dtype.itemsize))
@@ -157,14 +153,12 @@ def _native(name: str, operation: str) -> Kernel:
 CONV: dict[str, Kernel] = {
     "lax": _lax(lax_kernels.conv),
     "pointwise": _pointwise_conv,
-    "patches": _patches_conv,
     "direct": _native("direct", "conv"),
     "winograd": _native("winograd", "conv"),
 }
 CONV_DX: dict[str, Kernel] = {
     "lax": _lax(lax_kernels.conv_dx),
     "pointwise": _pointwise_conv_dx,
-    "patches": _patches_conv_dx,
     "direct": _native("direct", "conv_dx"),
     "winograd": _native("winograd", "conv_dx"),
 }

@@ -6,8 +6,8 @@ times. All of them are made of two operations that are each other's transposes, 
     sums       (x, centre, y)               -> sum_n y,  sum_n (x - centre) y
     spread     (x, centre, offset, slope)   -> offset + (x - centre) slope
 
-A centre near the mean keeps the digits that `sum x y - mean sum y` would lose; it is a constant to every derivative,
-because no result that BatchNorm takes from these operations depends on it. On a CPU the sums run on native kernels.
+A centre near the mean keeps the digits that `sum x y - mean sum y` would lose. It is a constant to every derivative of
+the two; what follows from moving it is a matter of channels, not of pixels. On a CPU the sums run on native kernels.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.lax import stop_gradient
 
 from metamask_jax.ops.cpu_kernels import has_native
 
@@ -44,13 +44,13 @@ def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 def spread(x: jax.Array, centre: jax.Array, offset: jax.Array, slope: jax.Array) -> jax.Array:
     """`offset + (x - centre) * slope` for `x` `[..., channels]` and the others `[channels]`.
 
-    The centre is a constant to every derivative.
-
     Example:
         >>> spread(jnp.array([[1.0], [3.0]]), jnp.array([2.0]), jnp.array([10.0]), jnp.array([0.5])).tolist()
         [[9.5], [10.5]]
     """
-    channels = (lax.stop_gradient(centre)[None], offset[None], slope[None])
+    fixed = stop_gradient(centre)
+    # The difference is zero, its derivative is that of the centre.
+    channels = (fixed[None], (offset - (centre - fixed) * slope)[None], slope[None])
     return spread_p.bind(x.reshape(1, -1, x.shape[-1]), *channels).reshape(x.shape)
 
 
@@ -79,7 +79,7 @@ def _on_cpu(name: str, plain: Callable[..., Arrays], *operands: jax.Array) -> Ar
 def _moments_jvp(primals: Arrays, tangents: Sequence[Any]) -> tuple[Arrays, Arrays]:
     (x,), (dx,) = primals, tangents
     mean, variance = moments_p.bind(x)
-    centre = lax.stop_gradient(mean)
+    centre = stop_gradient(mean)
     total, product = (array / x.shape[1] for array in sums_p.bind(x, centre, dx))
     # The last term is zero; its derivative is that of the mean in the variance's derivative.
     return (mean, variance), (total, 2 * (product - (mean - centre) * total))

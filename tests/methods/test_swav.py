@@ -12,7 +12,7 @@ from metamask_jax.data.augment import example_keys, make_multi_crop
 from metamask_jax.losses import sinkhorn, swapped_prediction
 from metamask_jax.methods import METHODS, Clock, Inputs
 from metamask_jax.models import ENCODERS, make_encoder
-from metamask_jax.models.layers import as_output, batch_norm, dense
+from metamask_jax.models.layers import BatchNorm, as_output, dense
 from metamask_jax.objective import Context, Sample, total_loss
 from metamask_jax.train_step import build_model
 from tests.methods.conftest import BATCH, method_config, plain_views
@@ -193,7 +193,7 @@ class Pooled(nn.Module):
     def __call__(self, x, *, train):
         x = jnp.concatenate([x.mean((1, 2)), (x**2).mean((1, 2)), x.max((1, 2))], axis=-1)
         x = dense(self.features, dtype=self.dtype, name="fc")(x)
-        return as_output(nn.relu(batch_norm(train=train, dtype=self.dtype, axis_name=self.axis_name, name="bn")(x)))
+        return as_output(nn.relu(BatchNorm(train=train, dtype=self.dtype, axis_name=self.axis_name, name="bn")(x)))
 
 
 def pooled_config(**overrides):

@@ -15,7 +15,7 @@ from metamask_jax.ops.native.ffi import Body, call, parts
 
 # Images and gradients of one round of the weight gradient should stay in a core's own cache.
 _ROUND_BYTES = 2**20
-_MOST_ROWS = 8
+_MOST_ROWS = 8  # of a piece of a product, on any machine
 
 
 def conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:

@@ -183,23 +183,22 @@ class Emitter:
         """Multiplies all rows with all columns."""
 
         def piece(start: Index, vectors: int) -> None:
-            packed = product.c_row is None
-            to = product._replace(c_row=vectors * self.lanes) if packed else product
-            target = self.at(c, self.scaled(start, rows) if packed else start)
-            self.rows(to, rows, vectors, a, self.at(b, self.scaled(start, product.depth)), target)
+            target = self.at(c, self.scaled(start, rows) if product.c_row is None else start)
+            self.rows(product, rows, vectors, a, self.at(b, self.scaled(start, product.depth)), target)
 
         self.columns(columns, piece)
 
     def rows(self, product: Product, count: int, vectors: int, a: ir.Value, b: ir.Value, c: ir.Value) -> None:
         """Multiplies all rows with one piece of columns, of so many vectors."""
+        c_row = product.c_row or vectors * self.lanes
 
         def piece(i: Index, rows: int) -> None:
-            left, target = self.at(a, self.scaled(i, product.a_row)), self.at(c, self.scaled(i, product.c_row))
-            self.builder.call(self._piece(product, rows, vectors), [left, b, target])
+            left, target = self.at(a, self.scaled(i, product.a_row)), self.at(c, self.scaled(i, c_row))
+            self.builder.call(self._piece(product, rows, vectors, c_row), [left, b, target])
 
         self.pieces(count, self.machine.rows, piece)
 
-    def _piece(self, product: Product, rows: int, vectors: int) -> ir.Function:
+    def _piece(self, product: Product, rows: int, vectors: int, c_row: int) -> ir.Function:
         """The function `(a, b, c)` that multiplies as many rows and columns as fit into registers."""
         name = f"{product}, {rows}, {vectors}"
         if name in self._module.globals:
@@ -210,7 +209,7 @@ class Emitter:
         emit = Emitter(function, self.machine, self._element)
         a, b, c = function.args
         places = [(i, v) for i in range(rows) for v in range(vectors)]
-        targets = [emit.at(c, i * product.c_row + v * self.lanes) for i, v in places]
+        targets = [emit.at(c, i * c_row + v * self.lanes) for i, v in places]
 
         def sums(axes: Sequence[tuple[int, int]], a: ir.Value, b: ir.Value, totals: Vectors) -> Vectors:
             if not axes:

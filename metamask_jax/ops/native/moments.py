@@ -25,7 +25,8 @@ def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     blocks = problems, n // rows, channels
     # Each block is centred on its own mean while it is in the cache.
     means, squares = call(_moments, (rows, channels), (x,), blocks, blocks, parts=problems * (n // rows))
-    mean = jnp.mean(means, axis=1)
+    # Means are averaged by their differences, which have more digits than a sum of them would.
+    mean = means[:, 0] + jnp.mean(means - means[:, :1], axis=1)
     return mean, (jnp.sum(squares, axis=1) + rows * jnp.sum((means - mean[:, None]) ** 2, axis=1)) / n
 
 
@@ -60,15 +61,20 @@ def _moments(rows: int, channels: int) -> Body:
             def total(i: ir.Value, sums: Vectors) -> Vectors:
                 return [emit.builder.fadd(*pair) for pair in zip(sums, line(i), strict=True)]
 
-            def square(i: ir.Value, sums: Vectors) -> Vectors:
-                differences = [emit.builder.fsub(*pair) for pair in zip(line(i), mean, strict=True)]
-                return [emit.fused(d, d, old) for d, old in zip(differences, sums, strict=True)]
+            def centred(i: ir.Value, carry: Vectors) -> Vectors:
+                differences = [emit.builder.fsub(*pair) for pair in zip(line(i), rough, strict=True)]
+                first = [emit.builder.fadd(*pair) for pair in zip(carry[:vectors], differences, strict=True)]
+                return [*first, *map(emit.fused, differences, differences, carry[vectors:])]
 
-            zeros = [emit.constant(0.0)] * vectors
-            mean = [emit.builder.fmul(s, emit.constant(1 / rows)) for s in emit.fold(rows, zeros, total)]
-            for target, found in ((means, mean), (squares, emit.fold(rows, zeros, square))):
-                for column, vector in zip(columns, found, strict=True):
-                    emit.store(vector, emit.at(target, start, column))
+            share, zeros = emit.constant(1 / rows), [emit.constant(0.0)] * vectors
+            rough = [emit.builder.fmul(s, share) for s in emit.fold(rows, zeros, total)]
+            found = emit.fold(rows, zeros * 2, centred)
+            for v, column in enumerate(columns):
+                # What is left of the differences is the error of the mean.
+                error = emit.builder.fmul(found[v], share)
+                square = emit.fused(emit.builder.fneg(found[v]), error, found[vectors + v])
+                emit.store(emit.builder.fadd(rough[v], error), emit.at(means, start, column))
+                emit.store(square, emit.at(squares, start, column))
 
         emit.pieces(channels // emit.lanes, _VECTORS, lambda i, vectors: piece(emit.scaled(i, emit.lanes), vectors))
 
