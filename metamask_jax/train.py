@@ -25,7 +25,7 @@ from metamask_jax.data.sources import Source, open_configured
 from metamask_jax.mask import mask_weights
 from metamask_jax.monitor import Monitor
 from metamask_jax.state import looks_ahead
-from metamask_jax.train_step import META_METRICS, Step, TrainState, init_state, make_train_step
+from metamask_jax.train_step import META_METRICS, TrainState, init_state, make_train_step
 from metamask_jax.version import __version__
 from metamask_jax.watch import Silence, Watch, check_libraries, read_json_lines, write_atomically
 
@@ -156,7 +156,9 @@ def _run(
 ) -> dict[str, Any]:
     """The training loop, and what follows it."""
     began, start = time.monotonic(), int(state.step)
-    train_steps = _make_train_steps(config, plan)
+    train_step = parallel.parallelize(
+        make_train_step(config, **dataclasses.asdict(plan), axis_name=parallel.AXIS),
+    )
     monitor = Monitor(config)
     metrics: dict[str, Any] = {}
     make_watch = Watch if parallel.is_main() else Silence
@@ -168,7 +170,7 @@ def _run(
         watch.say(_describe(config, plan, start))
         for step, batch in enumerate(stream, start=start + 1):
             _check_finite(config, metrics)  # of the step before: the device is never kept waiting
-            state, metrics = train_steps[(step - 1) % config.meta.every](state, batch)
+            state, metrics = train_step(state, batch)
             if step == start + 1:
                 jax.block_until_ready(metrics)
                 watch.say(f"first step done {time.monotonic() - began:.1f} s after the start")
@@ -194,15 +196,6 @@ def _run(
         if checkpoints is not None:
             checkpoints.wait()
     return _finish(config, workdir, state, plan, monitor, time.monotonic() - began)
-
-
-def _make_train_steps(config: ConfigDict, plan: Plan) -> list[Step]:
-    """The programs that take turns, `meta.every` of them: one that trains the mask, then the same one without that."""
-    make = partial(make_train_step, config, **dataclasses.asdict(plan), axis_name=parallel.AXIS)
-    learning = parallel.parallelize(make(mask_turn=True))
-    if config.meta.every == 1:
-        return [learning]
-    return [learning] + [parallel.parallelize(make(mask_turn=False))] * (config.meta.every - 1)
 
 
 def _stream(config: ConfigDict, source: Source, start: int, plan: Plan) -> Generator[Batch | Pair]:

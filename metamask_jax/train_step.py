@@ -62,14 +62,7 @@ class Gradient(NamedTuple):
     mask: jax.Array
 
 
-def make_train_step(
-    config: ConfigDict,
-    *,
-    steps_per_epoch: int,
-    total_steps: int,
-    axis_name: str | None,
-    mask_turn: bool | None = None,
-) -> Step:
+def make_train_step(config: ConfigDict, *, steps_per_epoch: int, total_steps: int, axis_name: str | None) -> Step:
     """Builds the step `(state, batch) -> (state, metrics)`.
 
     Args:
@@ -77,8 +70,6 @@ def make_train_step(
       steps_per_epoch: for the schedules.
       total_steps: of the whole run.
       axis_name: the mapped axis over which the batch is split, or None for the whole batch on one device.
-      mask_turn: whether the step trains the mask. Only with `meta.every` > 1 do steps differ in that; None decides it
-        in each by a conditional. Two programs that take turns are faster on a CPU, which runs branches on fewer cores.
 
     Returns:
       A pure function; `batch` is this device's slice of the global batch, for the lookahead estimator paired with its
@@ -124,13 +115,9 @@ def make_train_step(
             updated = updated.replace(previous=state.replace(previous=()))
         elif config.mask.learn:
             learn = partial(meta_step, context, sample=sample, rates=rates)
-            if config.meta.every == 1 or mask_turn:
-                updated, meta_metrics = learn(updated)
-            elif mask_turn is None:
-                turn = state.step % config.meta.every == 0
-                updated, meta_metrics = lax.cond(turn, learn, _leave_mask, updated)
-            else:
-                updated, meta_metrics = _leave_mask(updated)
+            if config.meta.every > 1:
+                learn = partial(lax.cond, state.step % config.meta.every == 0, learn, _leave_mask)
+            updated, meta_metrics = learn(updated)
             metrics |= meta_metrics
         # Last, because the meta step must not meet this batch's own projections in a queue of past ones.
         method_state = model.method.update(state.method_state, updated.params, memory, context.clock)

@@ -13,9 +13,9 @@ from metamask_jax.methods import Clock, Inputs, Variables
 from metamask_jax.methods.base import apply_views
 from metamask_jax.models import ProjectionHead
 from metamask_jax.objective import Context, Sample, total_loss
-from metamask_jax.train_step import build_model, init_state, make_train_step
+from metamask_jax.train_step import build_model, init_state
 from tests.references import relative_error
-from tests.tiny import LENGTH, doubled_start, step_on, tiny_batch, tiny_config
+from tests.tiny import doubled_start, step_on, tiny_batch, tiny_config
 
 BATCH = tiny_batch()
 
@@ -202,20 +202,6 @@ def test_meta_step_every_second_step():
         state, _ = step(state, BATCH)
         moved.append(not np.array_equal(before, state.mask))
     assert moved == [True, False, True, False]
-
-
-@pytest.mark.usefixtures("x64")
-def test_two_programs_that_take_turns_do_what_the_conditional_does(plain_views):
-    config, start = doubled_start(tiny_config({"meta.every": "2"}))
-    deciding = step_on(1, config)
-    fixed = [jax.jit(make_train_step(config, **LENGTH, axis_name=None, mask_turn=turn)) for turn in (True, False)]
-    expected = found = start
-    for i in range(2):
-        expected, _ = deciding(expected, BATCH)
-        found, metrics = fixed[i](found, BATCH)
-        assert bool(metrics["loss_outer"]) == (i == 0)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(expected):
-        np.testing.assert_allclose(_at(found, path), leaf, rtol=1e-9, atol=1e-12)
 
 
 def test_accumulation_averages_the_micro_batches_gradients():

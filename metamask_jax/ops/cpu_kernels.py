@@ -1,9 +1,9 @@
 """The three convolution operations on a CPU.
 
-XLA's CPU convolution is slow for the weight gradient and middling elsewhere. Where channels fill vector registers,
-native kernels take over (`ops.native`): Winograd's for small windows that move by single pixels, direct ones for the
-rest. Without them a weight gradient can also be a matrix product of patches, and a kernel of one pixel is a matrix
-product anyway. `benchmarks/conv.py` times every kernel on every layer of the encoders.
+XLA's CPU convolution is slow for the weight gradient and middling elsewhere. Where channels fill vector registers, or
+nearly do, native kernels take over (`ops.native`): Winograd's for small windows that move by single pixels, direct ones
+for the rest. Without them a weight gradient can also be a matrix product of patches, and a kernel of one pixel is a
+matrix product anyway. `benchmarks/conv.py` times every kernel on every layer of the encoders.
 
 `conv`, `conv_dx` and `conv_dw` are the only places where a kernel is chosen. The choice looks at everything but the
 batch, so that splitting a batch over devices changes no result by more than the order of a sum.
@@ -11,6 +11,7 @@ batch, so that splitting a batch over devices changes no result by more than the
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from math import prod
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,9 @@ Kernel = Callable[[jax.Array, jax.Array, Geometry], jax.Array]
 
 # Patches of one chunk should stay in the cache between being written and being multiplied.
 _CHUNK_BYTES = 4 * 2**20
+
+# Channels are filled up with zeros to make at most so many times the multiplications.
+_MOST_WASTE = 2.0
 
 # Fewer channels, and laying out patches costs more than the faster multiplications then save.
 _MANY_CHANNELS = 64
@@ -48,13 +52,12 @@ def choose(operation: str, geometry: Geometry, channels: Sequence[int]) -> str:
     if geometry.is_pointwise and operation != "conv_dw":
         return "pointwise"
     if has_native():
-        from metamask_jax.ops.native import VECTOR, suits_winograd
+        from metamask_jax.ops.native import suits_winograd
 
-        fits = [count % VECTOR == 0 for count in channels]
-        if all(fits) and suits_winograd(geometry):
-            return "winograd"
-        if fits[0 if operation == "conv_dx" else 1]:  # the channels that the products have as columns
-            return "direct"
+        for name in ("winograd", "direct") if suits_winograd(geometry) else ("direct",):
+            filled = _filled(name, operation, channels)
+            if prod(filled) <= _MOST_WASTE * prod(channels):
+                return name
     return "patches" if operation == "conv_dw" and max(channels) >= _MANY_CHANNELS else "lax"
 
 
@@ -138,13 +141,40 @@ def _lax(kernel: Callable[..., jax.Array]) -> Kernel:
     return lambda a, b, geometry: kernel(a, b, geometry=geometry)
 
 
+def _filled(name: str, operation: str, channels: Sequence[int]) -> list[int]:
+    """Input and output channels as a native kernel wants them: in whole vectors where its products have columns."""
+    from metamask_jax.ops.native import VECTOR
+
+    whole = (0, 1) if name == "winograd" else (0,) if operation == "conv_dx" else (1,)
+    return [-(-count // VECTOR) * VECTOR if i in whole else count for i, count in enumerate(channels)]
+
+
+# Which channels the axes of each operation's operands and result are: input 0, output 1, neither None.
+_IMAGE, _GRADIENT, _KERNEL = (None, None, None, 0), (None, None, None, 1), (None, None, 0, 1)
+_AXES = {
+    "conv": (_IMAGE, _KERNEL, _GRADIENT),
+    "conv_dx": (_GRADIENT, _KERNEL, _IMAGE),
+    "conv_dw": (_IMAGE, _GRADIENT, _KERNEL),
+}
+
+
 def _native(name: str, operation: str) -> Kernel:
     """A kernel whose compiler is loaded when it is first used."""
 
     def kernel(a: jax.Array, b: jax.Array, geometry: Geometry) -> jax.Array:
         from metamask_jax.ops.native import KERNELS
 
-        return KERNELS[name][operation](a, b, geometry)
+        *operands, result = _AXES[operation]
+        axes = [*zip(operands[0], a.shape, strict=True), *zip(operands[1], b.shape, strict=True)]
+        channels = [next(size for axis, size in axes if axis == i) for i in (0, 1)]
+        filled = _filled(name, operation, channels)
+        spare = [more - count for more, count in zip(filled, channels, strict=True)]
+        a, b = (
+            jnp.pad(array, [(0, 0 if axis is None else spare[axis]) for axis in kinds])
+            for array, kinds in zip((a, b), operands, strict=True)
+        )
+        y = KERNELS[name][operation](a, b, geometry)
+        return y[tuple(slice(None if axis is None else channels[axis]) for axis in result)]
 
     return kernel
 

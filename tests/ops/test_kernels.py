@@ -30,8 +30,9 @@ CASES = [
     (7, 6, 2, 3, [(0, 1), (0, 0)]),
     (5, 6, 1, 1, [(0, 0), (0, 0)]),
 ]
-# Columns that fill the pieces of a product, or leave one vector over.
+# Columns that fill the pieces of a product, leave one vector over, or do not even fill vectors.
 CHANNELS = (16, 48)
+ODD_CHANNELS = (12, 40)
 
 
 def geometry_of(case: tuple) -> Geometry:
@@ -66,9 +67,10 @@ def relative_error(actual: jax.Array, expected: jax.Array) -> float:
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_kernel_equals_lax(operation: str, case: tuple) -> None:
+@pytest.mark.parametrize("channels", [CHANNELS, ODD_CHANNELS], ids=str)
+def test_every_kernel_equals_lax(operation: str, channels: tuple[int, int], case: tuple) -> None:
     geometry = geometry_of(case)
-    a, b = operands(geometry, operation, "float64")
+    a, b = operands(geometry, operation, "float64", channels=channels)
     expected = getattr(lax_kernels, operation)(a, b, geometry=geometry)
     tried = kernels_for(operation, geometry)
     for kernel in tried:
@@ -154,14 +156,16 @@ def test_native_kernels_run_side_by_side() -> None:
     assert not wrong
 
 
-def test_channels_that_fill_registers_run_on_native_kernels_and_others_on_xlas() -> None:
+def test_channels_that_nearly_fill_registers_run_on_native_kernels_and_others_on_xlas() -> None:
     small, strided, pointwise = (geometry_of(CASES[i]) for i in (0, 4, 7))
     assert cpu_kernels.choose("conv", small, (64, 64)) == "winograd"
     assert cpu_kernels.choose("conv", strided, (64, 64)) == "direct"
     assert cpu_kernels.choose("conv", small, (3, 64)) == "direct"
     assert cpu_kernels.choose("conv_dx", small, (3, 64)) == "lax"
-    assert cpu_kernels.choose("conv_dw", small, (64, 12)) == "patches"
-    assert cpu_kernels.choose("conv", small, (12, 12)) == "lax"
+    assert cpu_kernels.choose("conv", small, (12, 12)) == "winograd"
+    assert cpu_kernels.choose("conv", small, (8, 8)) == "direct"
+    assert cpu_kernels.choose("conv", small, (64, 7)) == "lax"
+    assert cpu_kernels.choose("conv_dw", small, (64, 7)) == "patches"
     assert cpu_kernels.choose("conv", pointwise, (64, 64)) == "pointwise"
     assert cpu_kernels.choose("conv_dw", pointwise, (64, 64)) == "direct"
 

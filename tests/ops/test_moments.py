@@ -11,7 +11,7 @@ from jax.test_util import check_grads
 from metamask_jax.ops import cpu_kernels
 from metamask_jax.ops.moments import moments, spread, sums_p
 
-# Channels that fill vector registers, of which some kernels make four at a time, and channels that do not.
+# Channels that fill vector registers, of which kernels take four at a time, and channels that do so in several rows.
 CHANNELS = (16, 80, 6)
 
 

@@ -1,6 +1,7 @@
 """Sums over the rows of matrices in one pass over memory."""
 
 from collections.abc import Sequence
+from math import gcd, prod
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +16,18 @@ _VECTORS = 4  # columns of a pass over a block, in vectors
 
 def suits(x: jax.Array) -> bool:
     """Whether the kernels work on arrays of this shape."""
-    return x.shape[2] % VECTOR == 0 and _rows(x) >= _FEWEST_ROWS
+    return x.shape[1] % _together(x) == 0 and _rows(_wide(x)) >= _FEWEST_ROWS
 
 
 def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Mean and variance `[problems, channels]` of `x` `[problems, n, channels]`."""
     problems, n, channels = x.shape
+    x = _wide(x)
     rows = _rows(x)
-    blocks = problems, n // rows, channels
+    blocks = problems, x.shape[1] // rows, x.shape[2]
     # Each block is centred on its own mean while it is in the cache.
-    means, squares = call(_moments, (rows, channels), (x,), blocks, blocks, parts=problems * (n // rows))
+    found = call(_moments, (rows, x.shape[2]), (x,), blocks, blocks, parts=prod(blocks[:2]))
+    means, squares = (array.reshape(problems, -1, channels) for array in found)
     # Means are averaged by their differences, which have more digits than a sum of them would.
     mean = means[:, 0] + jnp.mean(means - means[:, :1], axis=1)
     return mean, (jnp.sum(squares, axis=1) + rows * jnp.sum((means - mean[:, None]) ** 2, axis=1)) / n
@@ -32,12 +35,23 @@ def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def sums(x: jax.Array, centre: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     """`sum_n y` and `sum_n (x - centre) y`, `[problems, channels]` each."""
-    problems, n, channels = x.shape
+    problems, _, channels = x.shape
+    centre, x, y = jnp.tile(centre, (1, _together(x))), _wide(x), _wide(y)
     rows = _rows(x)
-    blocks = problems, n // rows, channels
-    settings = rows, n // rows, channels
-    total, product = call(_sums, settings, (x, centre, y), blocks, blocks, parts=problems * (n // rows))
-    return jnp.sum(total, axis=1), jnp.sum(product, axis=1)
+    blocks = problems, x.shape[1] // rows, x.shape[2]
+    found = call(_sums, (rows, *blocks[1:]), (x, centre, y), blocks, blocks, parts=prod(blocks[:2]))
+    total, product = (array.reshape(problems, -1, channels).sum(axis=1) for array in found)
+    return total, product
+
+
+def _together(x: jax.Array) -> int:
+    """How many neighbouring rows fill whole vectors."""
+    return VECTOR // gcd(x.shape[2], VECTOR)
+
+
+def _wide(x: jax.Array) -> jax.Array:
+    """The same numbers with so many rows taken for one."""
+    return x.reshape(len(x), -1, _together(x) * x.shape[2])
 
 
 def _rows(x: jax.Array) -> int:
