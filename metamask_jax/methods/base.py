@@ -132,8 +132,9 @@ def init_module(module: nn.Module, key: jax.Array, *shape: int) -> tuple[PyTree,
 def apply_views(module: nn.Module, params: PyTree, batch_stats: PyTree, views: jax.Array) -> tuple[jax.Array, PyTree]:
     """Applies a module in training mode to each view [views, batch, ...] on its own.
 
-    BatchNorm normalises every view by its own statistics, and its running averages see the views one after another,
-    as in the methods' reference programs.
+    BatchNorm (`models.layers.BatchNorm`, whose momentum this relies on) normalises every view by its own statistics,
+    and its running averages see the views one after another, as in the methods' reference programs. To convolutions and
+    dense layers all views are one batch.
 
     Returns:
       Outputs [views, batch, dim], and the statistics after the last view.
@@ -143,10 +144,11 @@ def apply_views(module: nn.Module, params: PyTree, batch_stats: PyTree, views: j
     if not batch_stats:
         return outputs, {}
 
-    def last(start: jax.Array, each: jax.Array) -> jax.Array:
+    def after_all(start: jax.Array, after_one: jax.Array) -> jax.Array:
+        """From averages after each view alone, m start + (1 - m) view, that after one view upon another."""
         running = start
-        for one in each:
-            running = one + BATCH_NORM_MOMENTUM * (running - start)
+        for after in after_one:
+            running = after + BATCH_NORM_MOMENTUM * (running - start)
         return running
 
-    return outputs, jax.tree.map(last, batch_stats, updated["batch_stats"])
+    return outputs, jax.tree.map(after_all, batch_stats, updated["batch_stats"])

@@ -2,7 +2,7 @@
 
 All are called as `module.apply(variables, x, train=...)`, with `mutable=["batch_stats"]` when training, and give
 float32 features `[batch, module.features]`. BatchNorm statistics are those of one call, so whoever has several views
-calls an encoder once for each.
+maps an encoder over them (`methods.base.apply_views`).
 """
 
 from collections.abc import Callable
