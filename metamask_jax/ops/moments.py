@@ -24,8 +24,7 @@ from metamask_jax.ops.cpu_kernels import has_native
 
 Arrays = Sequence[jax.Array]
 
-# As elsewhere in `ops`, the leading axis counts the problems: x and y are [problems, n, channels], the rest is
-# [problems, channels].
+# The primitives solve several problems at once: x and y are [problems, n, channels], all else [problems, channels].
 moments_p, sums_p, spread_p = map(Primitive, ("moments", "channel_sums", "channel_spread"))
 
 

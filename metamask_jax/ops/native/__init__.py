@@ -1,8 +1,8 @@
-"""Convolutions in native code, compiled by LLVM for the machine they run on and called by XLA's programs.
+"""Convolutions and sums in native code, compiled by LLVM for the machine they run on and called by XLA's programs.
 
 `emit` writes loops and matrix products in LLVM's language, `direct` and `winograd` write convolutions in terms of them,
-and `ffi` compiles those and makes them known to XLA. They take float32 and float64 images whose channels fill vector
-registers, on processors with AVX2 or AVX-512.
+`moments` sums over pixels, and `ffi` compiles those and makes them known to XLA. They take float32 and float64 arrays,
+on processors with AVX2 or AVX-512; the channels of convolutions fill vector registers.
 """
 
 from metamask_jax.ops.native import direct, winograd

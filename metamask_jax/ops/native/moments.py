@@ -15,8 +15,8 @@ _VECTORS = 4  # columns of a pass over a block, in vectors
 
 
 def suits(x: jax.Array) -> bool:
-    """Whether the kernels work on arrays of this shape."""
-    return x.shape[1] % _together(x) == 0 and _rows(_wide(x)) >= _FEWEST_ROWS
+    """Whether the kernels work on arrays of this shape and type."""
+    return x.dtype.name in ("float32", "float64") and x.shape[1] % _together(x) == 0 and _rows(_wide(x)) >= _FEWEST_ROWS
 
 
 def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
