@@ -2,7 +2,7 @@
 
     python benchmarks/curve.py [--steps 140] [--data_dir ~/tensorflow_datasets]
 
-The quickstart's configuration, three times: with either kind of kernels from the same weights, and with XLA's from
+A short run on confounded shapes, three times: with either kind of kernels from the same weights, and with XLA's from
 weights moved by one part in a million. Rounding differs from the first step on, and training magnifies it; the third
 run shows by how much.
 """
