@@ -9,13 +9,13 @@ whatever the kernel multiplies, and do not carry over to another machine.
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 
 from metamask_jax.ops import cpu_kernels
 from metamask_jax.ops.geometry import Geometry
-from metamask_jax.ops.native import VECTOR, suits_winograd
+from metamask_jax.ops.native import suits_winograd
 from metamask_jax.ops.process import keep_freed_memory
 
 # Image size, input and output channels, window, stride.
@@ -53,13 +53,10 @@ def best_times(functions: dict[str, Callable[[], object]], repeats: int) -> dict
     return {name: min(values[1:]) for name, values in times.items()}
 
 
-def fits(kernel: str, operation: str, geometry: Geometry, channels: Sequence[int]) -> bool:
+def fits(kernel: str, geometry: Geometry) -> bool:
     """Whether a kernel can compute a layer."""
-    full = [count % VECTOR == 0 for count in channels]
     if kernel == "winograd":
-        return suits_winograd(geometry) and all(full)
-    if kernel == "direct":
-        return full[0 if operation == "conv_dx" else 1]
+        return suits_winograd(geometry)
     return kernel != "pointwise" or geometry.is_pointwise
 
 
@@ -79,7 +76,7 @@ def print_layer(layer: tuple[int, ...], batch: int, repeats: int) -> None:
         pair = tuple(arrays[name] for name in names)
         timed = {}
         for name, kernel in kernels.items():
-            if fits(name, operation, geometry, (channels, features)):
+            if fits(name, geometry):
                 run = jax.jit(lambda a, b, kernel=kernel: kernel(a, b, geometry))
                 timed[name] = lambda run=run, pair=pair: run(*pair)
         chosen = cpu_kernels.choose(operation, geometry, (channels, features))

@@ -26,6 +26,7 @@ Arrays = Sequence[jax.Array]
 
 # The primitives solve several problems at once: x and y are [problems, n, channels], all else [problems, channels].
 moments_p, sums_p, spread_p = map(Primitive, ("moments", "channel_sums", "channel_spread"))
+moments_p.multiple_results = sums_p.multiple_results = True
 
 
 def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -139,7 +140,6 @@ def _define(
     transpose: Callable[..., Any] | None = None,
 ) -> None:
     """Gives a primitive its rules."""
-    primitive.multiple_results = primitive is not spread_p
 
     def abstract_eval(*args: Any) -> Any:
         wide, narrow = args[0], args[0].update(shape=args[0].shape[::2], weak_type=False)

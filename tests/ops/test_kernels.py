@@ -185,7 +185,7 @@ def test_no_native_kernels_for_an_unknown_interface(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 9])
 def test_chunks_of_patches_cover_every_image_once(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     geometry = geometry_of(CASES[0])
     a, b = operands(geometry, "conv_dw", "float64", batch=7)

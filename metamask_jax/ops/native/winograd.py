@@ -57,7 +57,7 @@ def conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
     """Convolves `x` `[n, h, w, in]` with `w` `[r, r, in, out]` into `[n, oh, ow, out]`."""
     x, tiles, (channels, out) = _padded(x, geometry), _tiles(geometry), w.shape[2:]
     points = matrices_of(len(w)).side ** 2
-    # By itself, so that two views with the same weights share it.
+    # By itself, so that passes with the same weights share it.
     count = parts(channels // VECTOR)
     (kernel,) = call(_kernel, (w.shape, count), (w,), (points, channels * out), parts=count)
     count = parts(len(x))
