@@ -6,10 +6,16 @@ The convolution is bilinear in image and kernel, and so are its two derivatives:
     conv_dx    (dy, w) -> x      its transpose in the image: the input gradient
     conv_dw    (x, dy) -> w      its transpose in the kernel: the weight gradient
 
-Each is the transpose of the other two, so the three JAX primitives below need no further derivative rule:
-forward and reverse mode work to any order, and every derivative runs on a tuned kernel too. (A `custom_vjp`
-would forbid forward mode; differentiating through a hand-written kernel would give slow gradients.) The platform
-is known when a primitive is lowered: the CPU gets `cpu_kernels`, every other platform XLA's own convolution.
+Each is the transpose of the other two. Where both operands are differentiated, they come in pairs:
+
+    conv_tangent     (x, w, dx, dw)  -> conv(dx, w) + conv(x, dw)         the derivative in forward mode
+    conv_gradients   (x, w, dy)      -> conv_dx(dy, w), conv_dw(x, dy)    its transpose: the derivative in reverse mode
+
+The first is symmetric in `(x, w)` and `(dx, dw)`, so the two are each other's derivatives as well, and no other is
+needed: forward and reverse mode work to any order, and every derivative runs on a tuned kernel. (A `custom_vjp` would
+forbid forward mode; differentiating through a hand-written kernel would give slow gradients.) The platform is known
+when a primitive is lowered: the CPU gets `cpu_kernels`, where the tangent, which a meta-gradient takes of every layer,
+is one kernel and not two; every other platform gets XLA's own convolution.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,6 +66,9 @@ def conv2d(x: jax.Array, w: jax.Array, *, strides: Sequence[int], padding: str |
 conv_p = Primitive("conv2d")
 conv_dx_p = Primitive("conv2d_dx")
 conv_dw_p = Primitive("conv2d_dw")
+conv_tangent_p = Primitive("conv2d_tangent")
+conv_gradients_p = Primitive("conv2d_gradients")
+conv_gradients_p.multiple_results = True
 
 
 def _fold_axis(array: jax.Array, axis: int) -> jax.Array:
@@ -161,3 +170,106 @@ _define(
     ),
     folds=((3, 2), (3, 3)),
 )
+
+
+def _is_given(value: Any) -> bool:
+    """Whether it is an array, and neither a symbolic zero nor what a transpose is taken in."""
+    return not isinstance(value, ad.Zero | ad.UndefinedPrimal)
+
+
+def _add(a: Any, b: Any) -> Any:
+    """The sum of what there is."""
+    return b if a is None else a if b is None else a + b
+
+
+def _tangent(x: Any, w: Any, dx: Any, dw: Any, **params: Any) -> jax.Array | None:
+    """`conv(dx, w) + conv(x, dw)`, or what is given of it."""
+    if all(map(_is_given, (x, w, dx, dw))):
+        return conv_tangent_p.bind(x, w, dx, dw, **params)
+    terms = (conv_p.bind(*pair, **params) if all(map(_is_given, pair)) else None for pair in ((dx, w), (x, dw)))
+    return _add(*terms)
+
+
+def _gradients(x: Any, w: Any, dy: Any, **params: Any) -> Sequence[jax.Array | None]:
+    """`conv_dx(dy, w)` and `conv_dw(x, dy)`, or what is given of them."""
+    if all(map(_is_given, (x, w, dy))):
+        return conv_gradients_p.bind(x, w, dy, **params)
+    pairs = (conv_dx_p, (dy, w)), (conv_dw_p, (x, dy))
+    return [primitive.bind(*pair, **params) if all(map(_is_given, pair)) else None for primitive, pair in pairs]
+
+
+def _conv_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    return conv_p.bind(*primals, **params), _tangent(*primals, *tangents, **params)
+
+
+def _tangent_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    (x, w, dx, dw), (x_dot, w_dot, dx_dot, dw_dot) = primals, tangents
+    terms = _tangent(x, w, dx_dot, dw_dot, **params), _tangent(dx, dw, x_dot, w_dot, **params)
+    return conv_tangent_p.bind(*primals, **params), _add(*terms)
+
+
+def _gradients_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    (x, w, dy), (x_dot, w_dot, dy_dot) = primals, tangents
+    results = conv_gradients_p.bind(*primals, **params)
+    terms = map(_add, _gradients(x, w, dy_dot, **params), _gradients(x_dot, w_dot, dy, **params))
+    zeros = (ad.Zero(jax.typeof(result)) for result in results)
+    return results, [zero if term is None else term for term, zero in zip(terms, zeros, strict=True)]
+
+
+def _tangent_transpose(cotangent: Any, x: Any, w: Any, dx: Any, dw: Any, **params: Any) -> Sequence[Any]:
+    """Linear in `(x, w)` and in `(dx, dw)`, and in either operand of one of the convolutions."""
+    found = *_gradients(dx, dw, cotangent, **params), *_gradients(x, w, cotangent, **params)
+    return [ct if ad.is_undefined_primal(operand) else None for ct, operand in zip(found, (x, w, dx, dw), strict=True)]
+
+
+def _gradients_transpose(cotangents: Sequence[Any], x: Any, w: Any, dy: Any, **params: Any) -> Sequence[Any]:
+    """Linear in `dy`, and in `(x, w)`."""
+    if ad.is_undefined_primal(dy):
+        return None, None, _tangent(x, w, *cotangents, **params)
+    dx, dw = cotangents
+    found = _gradients(dx, dw, dy, **params)
+    return *(ct if ad.is_undefined_primal(operand) else None for ct, operand in zip(found, (x, w), strict=True)), None
+
+
+def _two_convs(x: jax.Array, w: jax.Array, dx: jax.Array, dw: jax.Array, **params: Any) -> jax.Array:
+    return conv_p.bind(dx, w, **params) + conv_p.bind(x, dw, **params)
+
+
+def _two_gradients(x: jax.Array, w: jax.Array, dy: jax.Array, **params: Any) -> list[jax.Array]:
+    return [conv_dx_p.bind(dy, w, **params), conv_dw_p.bind(x, dy, **params)]
+
+
+def _define_pair(
+    primitive: Primitive,
+    plain: Callable[..., Any],
+    types: Callable[..., Any],
+    jvp: Callable[..., Any],
+    transpose: Callable[..., Any],
+) -> None:
+    """Gives a primitive its rules that is made of two others."""
+
+    def batch(args: Sequence[jax.Array], dims: Sequence[int | None], **params: Any) -> tuple[Any, Any]:
+        results = jax.vmap(partial(plain, **params), in_axes=tuple(dims))(*args)
+        return results, jax.tree.map(lambda _: 0, results)
+
+    primitive.def_abstract_eval(types)
+    primitive.def_impl(jax.jit(primitive.bind, static_argnames="geometry"))
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transpose
+    batching.primitive_batchers[primitive] = batch
+    mlir.register_lowering(primitive, mlir.lower_fun(plain, multiple_results=primitive.multiple_results))
+
+
+def _tangent_type(x: Any, w: Any, dx: Any, dw: Any, **params: Any) -> Any:
+    conv_p.abstract_eval(x, dw, **params)  # must be allowed too
+    return conv_p.abstract_eval(dx, w, **params)[0]
+
+
+def _gradient_types(x: Any, w: Any, dy: Any, **params: Any) -> list[Any]:
+    return [conv_dx_p.abstract_eval(dy, w, **params)[0], conv_dw_p.abstract_eval(x, dy, **params)[0]]
+
+
+ad.primitive_jvps[conv_p] = _conv_jvp
+_define_pair(conv_tangent_p, _two_convs, _tangent_type, _tangent_jvp, _tangent_transpose)
+_define_pair(conv_gradients_p, _two_gradients, _gradient_types, _gradients_jvp, _gradients_transpose)
+mlir.register_lowering(conv_tangent_p, mlir.lower_fun(cpu_kernels.conv_tangent, multiple_results=False), platform="cpu")

@@ -1,17 +1,18 @@
-"""The three convolution operations on a CPU.
+"""The convolution operations on a CPU.
 
 XLA's CPU convolution is slow for the weight gradient and middling elsewhere. Where channels fill vector registers, or
 nearly do, native kernels take over (`ops.native`): Winograd's for small windows that move by single pixels, direct ones
 for the rest. Without them a weight gradient can also be a matrix product of patches, and a kernel of one pixel is a
 matrix product anyway. `benchmarks/conv.py` times every kernel on every layer of the encoders.
 
-`conv`, `conv_dx` and `conv_dw` are the only places where a kernel is chosen. The choice looks at everything but the
+The four functions that follow are the only places where a kernel is chosen. The choice looks at everything but the
 batch, so that splitting a batch over devices changes no result by more than the order of a sum.
 """
 
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from jax import lax
 from metamask_jax.ops import lax_kernels
 from metamask_jax.ops.geometry import Geometry
 
-Kernel = Callable[[jax.Array, jax.Array, Geometry], jax.Array]
+Kernel = Callable[..., jax.Array]  # of the operands and the geometry
 
 # Patches of one chunk should stay in the cache between being written and being multiplied.
 _CHUNK_BYTES = 4 * 2**20
@@ -34,17 +35,22 @@ _MANY_CHANNELS = 64
 
 def conv(x: jax.Array, w: jax.Array, *, geometry: Geometry) -> jax.Array:
     """Convolves `x` `[n, h, w, in]` with `w` `[kh, kw, in, out]` into `[n, oh, ow, out]`."""
-    return _run(CONV[choose("conv", geometry, w.shape[2:])], x, w, geometry)
+    return _run(CONV[choose("conv", geometry, w.shape[2:])], geometry, x, w)
 
 
 def conv_dx(dy: jax.Array, w: jax.Array, *, geometry: Geometry) -> jax.Array:
     """Input gradient `[n, h, w, in]` from `dy` `[n, oh, ow, out]` and `w` `[kh, kw, in, out]`."""
-    return _run(CONV_DX[choose("conv_dx", geometry, w.shape[2:])], dy, w, geometry)
+    return _run(CONV_DX[choose("conv_dx", geometry, w.shape[2:])], geometry, dy, w)
 
 
 def conv_dw(x: jax.Array, dy: jax.Array, *, geometry: Geometry) -> jax.Array:
     """Weight gradient `[kh, kw, in, out]` from `x` `[n, h, w, in]` and `dy` `[n, oh, ow, out]`."""
-    return _run(CONV_DW[choose("conv_dw", geometry, (x.shape[3], dy.shape[3]))], x, dy, geometry)
+    return _run(CONV_DW[choose("conv_dw", geometry, (x.shape[3], dy.shape[3]))], geometry, x, dy)
+
+
+def conv_tangent(x: jax.Array, w: jax.Array, dx: jax.Array, dw: jax.Array, *, geometry: Geometry) -> jax.Array:
+    """`conv(dx, w) + conv(x, dw)`."""
+    return _run(CONV_TANGENT[choose("conv", geometry, w.shape[2:])], geometry, x, w, dx, dw)
 
 
 def choose(operation: str, geometry: Geometry, channels: Sequence[int]) -> str:
@@ -71,10 +77,11 @@ def has_native() -> bool:
     return machine() is not None
 
 
-def _run(kernel: Kernel, a: jax.Array, b: jax.Array, geometry: Geometry) -> jax.Array:
+def _run(kernel: Kernel, geometry: Geometry, *operands: jax.Array) -> jax.Array:
     """Runs a kernel in at least float32: a CPU has no fast bfloat16, and sums need the longer type."""
-    dtype = jnp.promote_types(a.dtype, jnp.float32)
-    return kernel(a.astype(dtype), b.astype(dtype), geometry).astype(a.dtype)
+    given = operands[0].dtype
+    dtype = jnp.promote_types(given, jnp.float32)
+    return kernel(*(operand.astype(dtype) for operand in operands), geometry).astype(given)
 
 
 def _pointwise_conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
@@ -151,8 +158,9 @@ def _filled(name: str, operation: str, channels: Sequence[int]) -> list[int]:
 
 # Which channels the axes of each operation's operands and result are: input 0, output 1, neither None.
 _IMAGE, _GRADIENT, _KERNEL = (None, None, None, 0), (None, None, None, 1), (None, None, 0, 1)
-_AXES = {
+_AXES: dict[str, tuple[tuple[int | None, ...], ...]] = {
     "conv": (_IMAGE, _KERNEL, _GRADIENT),
+    "conv_tangent": (_IMAGE, _KERNEL, _IMAGE, _KERNEL, _GRADIENT),
     "conv_dx": (_GRADIENT, _KERNEL, _IMAGE),
     "conv_dw": (_IMAGE, _GRADIENT, _KERNEL),
 }
@@ -160,23 +168,28 @@ _AXES = {
 
 def _native(name: str, operation: str) -> Kernel:
     """A kernel whose compiler is loaded when it is first used."""
+    *kinds, result = _AXES[operation]
 
-    def kernel(a: jax.Array, b: jax.Array, geometry: Geometry) -> jax.Array:
+    def kernel(*arguments: Any) -> jax.Array:
         from metamask_jax.ops.native import KERNELS
 
-        *operands, result = _AXES[operation]
-        axes = [*zip(operands[0], a.shape, strict=True), *zip(operands[1], b.shape, strict=True)]
-        channels = [next(size for axis, size in axes if axis == i) for i in (0, 1)]
-        filled = _filled(name, operation, channels)
-        spare = [more - count for more, count in zip(filled, channels, strict=True)]
-        a, b = (
-            jnp.pad(array, [(0, 0 if axis is None else spare[axis]) for axis in kinds])
-            for array, kinds in zip((a, b), operands, strict=True)
-        )
-        y = KERNELS[name][operation](a, b, geometry)
+        *operands, geometry = arguments
+        axes = [axis for kind, a in zip(kinds, operands, strict=True) for axis in zip(kind, a.shape, strict=True)]
+        channels = [dict(axes)[i] for i in (0, 1)]
+        spare = [more - count for more, count in zip(_filled(name, operation, channels), channels, strict=True)]
+        operands = [
+            jnp.pad(a, [(0, 0 if axis is None else spare[axis]) for axis in kind])
+            for kind, a in zip(kinds, operands, strict=True)
+        ]
+        y = KERNELS[name][operation](*operands, geometry)
         return y[tuple(slice(None if axis is None else channels[axis]) for axis in result)]
 
     return kernel
+
+
+def _twice(kernel: Kernel) -> Kernel:
+    """The tangent in terms of the convolution."""
+    return lambda x, w, dx, dw, geometry: kernel(dx, w, geometry) + kernel(x, dw, geometry)
 
 
 # Every kernel of each operation by name; all take and give the same arrays.
@@ -197,4 +210,7 @@ CONV_DW: dict[str, Kernel] = {
     "patches": _patches_conv_dw,
     "direct": _native("direct", "conv_dw"),
     "winograd": _native("winograd", "conv_dw"),
+}
+CONV_TANGENT: dict[str, Kernel] = {name: _twice(kernel) for name, kernel in CONV.items()} | {
+    "winograd": _native("winograd", "conv_tangent"),
 }

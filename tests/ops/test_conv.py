@@ -1,5 +1,6 @@
 """The convolution trio against `lax.conv_general_dilated`, in float64, under every transformation in use."""
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -79,6 +80,42 @@ def derivatives(conv: Callable) -> Callable:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_equals_lax_in_value_and_derivatives(case: Case) -> None:
     assert_equal(*both(derivatives, case))
+
+
+def test_derivatives_in_any_operands_equal_lax() -> None:
+    some: list[tuple[int, ...]] = [(0,), (1,), (0, 1)]
+
+    def mixed(conv: Callable) -> Callable:
+        def evaluate(x: jax.Array, w: jax.Array) -> list:
+            found = []
+            for first, second in itertools.product(some, some):
+                gradient = jax.grad(loss(conv), first)
+                size = lambda x, w, gradient=gradient: sum(jnp.sum(g**3) for g in gradient(x, w))  # noqa: E731
+                moved = tuple(a**2 if i in second else jnp.zeros_like(a) for i, a in enumerate((x, w)))
+                along = lambda x, w, moved=moved: jax.jvp(conv, (x, w), moved)[1]  # noqa: E731
+                found.append([jax.grad(size, second)(x, w), jax.grad(loss(along), first)(x, w)])
+            return found
+
+        return evaluate
+
+    assert_equal(*both(mixed, STRIDED))
+
+
+def test_tangent_is_linear_in_either_pair() -> None:
+    x, w = operands(STRIDED)
+    tangent = lambda conv, x, w, dx, dw: jax.jvp(conv, (x, w), (dx, dw))[1]  # noqa: E731
+    convs = [partial(conv, strides=(2, 2), padding=STRIDED[3]) for conv in (conv2d, reference)]
+    dy = convs[0](x**2, w)
+    transposes = [
+        [
+            jax.linear_transpose(partial(tangent, conv, x, w), x, w)(dy),
+            jax.linear_transpose(lambda dx, dw, conv=conv: tangent(conv, dx, dw, x, w), x, w)(dy),
+            jax.linear_transpose(lambda dx, x, conv=conv: tangent(conv, x, w, dx, w**2), x, x)(dy),
+            jax.linear_transpose(lambda w, conv=conv: tangent(conv, x, w, x**2, w), w)(dy),
+        ]
+        for conv in convs
+    ]
+    assert_equal(*transposes)
 
 
 def test_third_derivative_equals_lax() -> None:

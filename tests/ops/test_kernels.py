@@ -17,7 +17,12 @@ if not cpu_kernels.has_native():
 from metamask_jax.ops.native import ffi, suits_winograd
 from metamask_jax.ops.native.emit import Machine
 
-OPERATIONS = {"conv": cpu_kernels.CONV, "conv_dx": cpu_kernels.CONV_DX, "conv_dw": cpu_kernels.CONV_DW}
+OPERATIONS = {
+    "conv": cpu_kernels.CONV,
+    "conv_tangent": cpu_kernels.CONV_TANGENT,
+    "conv_dx": cpu_kernels.CONV_DX,
+    "conv_dw": cpu_kernels.CONV_DW,
+}
 NATIVE = ["direct", "winograd"]
 # Image height and width, window, stride, padding.
 CASES = [
@@ -42,16 +47,23 @@ def geometry_of(case: tuple) -> Geometry:
 
 def operands(
     geometry: Geometry, operation: str, dtype: str, batch: int = 3, channels: tuple[int, int] = CHANNELS
-) -> tuple[jax.Array, jax.Array]:
+) -> list[jax.Array]:
     rng = np.random.default_rng(0)
     shapes = {
         "x": (batch, *geometry.image, channels[0]),
         "w": (*geometry.window, *channels),
         "dy": (batch, *geometry.output, channels[1]),
     }
-    names = {"conv": "x w", "conv_dx": "dy w", "conv_dw": "x dy"}[operation].split()
-    a, b = (jnp.asarray(rng.normal(size=shapes[name]), dtype) for name in names)
-    return a, b
+    names = {"conv": "x w", "conv_tangent": "x w x w", "conv_dx": "dy w", "conv_dw": "x dy"}[operation].split()
+    return [jnp.asarray(rng.normal(size=shapes[name]), dtype) for name in names]
+
+
+def on_xla(operation: str, arrays: list[jax.Array], geometry: Geometry) -> jax.Array:
+    """What XLA's own convolution gives."""
+    if operation == "conv_tangent":
+        x, w, dx, dw = arrays
+        return lax_kernels.conv(dx, w, geometry=geometry) + lax_kernels.conv(x, dw, geometry=geometry)
+    return getattr(lax_kernels, operation)(*arrays, geometry=geometry)
 
 
 def kernels_for(operation: str, geometry: Geometry) -> list[str]:
@@ -70,11 +82,11 @@ def relative_error(actual: jax.Array, expected: jax.Array) -> float:
 @pytest.mark.parametrize("channels", [CHANNELS, ODD_CHANNELS], ids=str)
 def test_every_kernel_equals_lax(operation: str, channels: tuple[int, int], case: tuple) -> None:
     geometry = geometry_of(case)
-    a, b = operands(geometry, operation, "float64", channels=channels)
-    expected = getattr(lax_kernels, operation)(a, b, geometry=geometry)
+    arrays = operands(geometry, operation, "float64", channels=channels)
+    expected = on_xla(operation, arrays, geometry)
     tried = kernels_for(operation, geometry)
     for kernel in tried:
-        assert relative_error(OPERATIONS[operation][kernel](a, b, geometry), expected) < 1e-13, kernel
+        assert relative_error(OPERATIONS[operation][kernel](*arrays, geometry), expected) < 1e-13, kernel
     assert ("winograd" in tried) == (case[3] == 1 and case[2] > 1)
 
 
@@ -83,21 +95,21 @@ def test_every_kernel_equals_lax(operation: str, channels: tuple[int, int], case
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_shorter_vector_registers_give_the_same(operation: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     geometry = geometry_of(CASES[0])
-    a, b = operands(geometry, operation, "float64")
-    expected = getattr(lax_kernels, operation)(a, b, geometry=geometry)
-    monkeypatch.setattr(ffi, "machine", lambda: Machine(bits=256, rows=6, vectors=2))
-    assert relative_error(OPERATIONS[operation][kernel](a, b, geometry), expected) < 1e-13
+    arrays = operands(geometry, operation, "float64")
+    expected = on_xla(operation, arrays, geometry)
+    monkeypatch.setattr(ffi, "machine", lambda: Machine(bits=256, sums=12, vectors=2))
+    assert relative_error(OPERATIONS[operation][kernel](*arrays, geometry), expected) < 1e-13
 
 
 @pytest.mark.parametrize("kernel", NATIVE)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_the_number_of_cores_changes_no_bit(operation: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     geometry = geometry_of(CASES[0])
-    a, b = operands(geometry, operation, "float32", batch=6, channels=(48, 32))
+    arrays = operands(geometry, operation, "float32", batch=6, channels=(48, 32))
     found = []
     for cores in (1, 2, 3, 5):
         monkeypatch.setattr(ffi, "cores", lambda cores=cores: cores)
-        found.append(np.asarray(OPERATIONS[operation][kernel](a, b, geometry)))
+        found.append(np.asarray(OPERATIONS[operation][kernel](*arrays, geometry)))
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
 
@@ -106,11 +118,11 @@ def test_the_number_of_cores_changes_no_bit(operation: str, kernel: str, monkeyp
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_float32_errors_stay_within_what_is_documented(operation: str, window: int) -> None:
     geometry = geometry_of((16, 16, window, 1, [(window // 2,) * 2] * 2))
-    a, b = operands(geometry, operation, "float32", batch=16, channels=(64, 64))
+    arrays = operands(geometry, operation, "float32", batch=16, channels=(64, 64))
     with jax.enable_x64(True):
-        exact = getattr(lax_kernels, operation)(a.astype("float64"), b.astype("float64"), geometry=geometry)
+        exact = on_xla(operation, [a.astype("float64") for a in arrays], geometry)
     for kernel in kernels_for(operation, geometry):
-        actual = OPERATIONS[operation][kernel](a, b, geometry)
+        actual = OPERATIONS[operation][kernel](*arrays, geometry)
         assert actual.dtype == jnp.float32
         with jax.enable_x64(True):
             assert relative_error(actual, exact) < (1e-5 if kernel == "winograd" else 1e-6), kernel

@@ -128,7 +128,7 @@ def test_shorter_vector_registers_and_any_number_of_cores_give_the_same(monkeypa
         monkeypatch.setattr(ffi, "cores", lambda cores=cores: cores)
         for a, b in zip(found(), first, strict=True):
             np.testing.assert_array_equal(a, b)
-    monkeypatch.setattr(ffi, "machine", lambda: Machine(bits=256, rows=6, vectors=2))
+    monkeypatch.setattr(ffi, "machine", lambda: Machine(bits=256, sums=12, vectors=2))
     for a, b in zip(found(), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
 

@@ -5,6 +5,10 @@
 on processors with AVX2 or AVX-512; the channels of convolutions fill vector registers.
 """
 
+from collections.abc import Callable
+
+import jax
+
 from metamask_jax.ops.native import direct, winograd
 from metamask_jax.ops.native.emit import VECTOR
 from metamask_jax.ops.native.ffi import machine
@@ -12,7 +16,12 @@ from metamask_jax.ops.native.ffi import machine
 __all__ = ["KERNELS", "VECTOR", "machine", "suits_winograd"]
 
 suits_winograd = winograd.suits
-KERNELS = {
+KERNELS: dict[str, dict[str, Callable[..., jax.Array]]] = {
     "direct": {"conv": direct.conv, "conv_dx": direct.conv_dx, "conv_dw": direct.conv_dw},
-    "winograd": {"conv": winograd.conv, "conv_dx": winograd.conv_dx, "conv_dw": winograd.conv_dw},
+    "winograd": {
+        "conv": winograd.conv,
+        "conv_tangent": winograd.conv_tangent,
+        "conv_dx": winograd.conv_dx,
+        "conv_dw": winograd.conv_dw,
+    },
 }

@@ -15,7 +15,8 @@ from metamask_jax.ops.native.ffi import Body, call, parts
 
 # Images and gradients of one round of the weight gradient should stay in a core's own cache.
 _ROUND_BYTES = 2**20
-_MOST_ROWS = 8  # of a piece of a product, on any machine
+_MOST_ROWS = 24  # of a piece of a product, on any machine
+_TERMS = 256  # of a sum within a sum, or those of one image if they are more
 
 
 def conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
@@ -151,13 +152,16 @@ def _conv_dw(
     _, lines, pixels, out = output
     rows, columns = window
     depth = images * lines * pixels
+    most = max(1, _TERMS // (lines * pixels))
+    terms = lines * pixels * max(count for count in range(1, most + 1) if images % count == 0)
     taps = (images, height * width * channels), (lines, strides[0] * width * channels), (pixels, strides[1] * channels)
 
     def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
         x, dy, dw, scratch = buffers
         features = out // count
+        height_of_piece = emit.machine.rows(min(emit.machine.vectors, features // emit.lanes))
         dy, dw = (emit.at(array, emit.scaled(part, features)) for array in (dy, dw))
-        packed = emit.at(scratch, emit.scaled(part, depth * (features + emit.machine.rows)))
+        packed = emit.at(scratch, emit.scaled(part, depth * (features + height_of_piece)))
         panel = emit.at(packed, depth * features)
 
         def some(n: Index, *, accumulate: bool) -> None:
@@ -171,10 +175,10 @@ def _conv_dw(
                 def piece(start: Index, rows: int) -> None:
                     # The same neighbours of all windows, side by side: strides of kilobytes are read only once.
                     emit.gather(rows, taps, emit.at(left, start), panel)
-                    product = Product(1, out, ((images, lines * pixels * rows), (lines * pixels, rows)), accumulate)
+                    product = Product(1, out, ((depth // terms, terms * rows), (terms, rows)), accumulate)
                     emit.product(product, rows, features, panel, packed, emit.at(target, emit.scaled(start, out)))
 
-                emit.pieces(columns * channels, emit.machine.rows, piece)
+                emit.pieces(columns * channels, height_of_piece, piece)
 
             emit.repeat(rows, line)
 

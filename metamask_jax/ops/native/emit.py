@@ -18,13 +18,17 @@ class Machine(NamedTuple):
 
     Attributes:
       bits: of a vector register.
-      rows: of a piece.
+      sums: registers for the entries of a piece.
       vectors: columns of a piece, in vectors.
     """
 
     bits: int
-    rows: int
+    sums: int
     vectors: int
+
+    def rows(self, vectors: int) -> int:
+        """Of a piece with so many vectors of columns."""
+        return self.sums // vectors
 
 
 class Product(NamedTuple):
@@ -53,6 +57,8 @@ class Emitter:
 
     def __init__(self, function: ir.Function, machine: Machine, element: ir.Type) -> None:
         """Starts at the beginning of an empty function."""
+        # A register that is put aside on the stack must not lie across two cache lines: each use would cost tenfold.
+        function.attributes.alignstack = machine.bits // 8
         self.builder = ir.IRBuilder(function.append_basic_block())
         self.machine = machine
         self.lanes = machine.bits // (64 if isinstance(element, ir.DoubleType) else 32)
@@ -194,12 +200,31 @@ class Emitter:
 
         def piece(i: Index, rows: int) -> None:
             left, target = self.at(a, self.scaled(i, product.a_row)), self.at(c, self.scaled(i, c_row))
-            self.builder.call(self._piece(product, rows, vectors, c_row), [left, b, target])
+            self._sums(product, (rows, vectors), c_row, left, b, target)
 
-        self.pieces(count, self.machine.rows, piece)
+        self.pieces(count, self.machine.rows(vectors), piece)
+
+    def _sums(self, product: Product, size: tuple[int, int], c_row: int, a: ir.Value, b: ir.Value, c: ir.Value) -> None:
+        """Multiplies one piece. Sums over several axes are sums of sums, which have smaller rounding errors."""
+        (count, step), *rest = product.sums
+        if not rest:
+            self.builder.call(self._piece(product, *size, c_row), [a, b, c])
+            return
+        inner = product._replace(sums=tuple(rest))
+        length = inner.depth * size[1] * self.lanes
+        self._sums(inner, size, c_row, a, b, c)
+
+        def add(k: ir.Value) -> None:
+            k = self.builder.add(k, value(1))
+            left, right = self.at(a, self.scaled(k, step)), self.at(b, self.scaled(k, length))
+            self._sums(inner._replace(accumulate=True), size, c_row, left, right, c)
+
+        if count > 1:
+            self.repeat(count - 1, add)
 
     def _piece(self, product: Product, rows: int, vectors: int, c_row: int) -> ir.Function:
-        """The function `(a, b, c)` that multiplies as many rows and columns as fit into registers."""
+        """The function `(a, b, c)` that multiplies as many rows and columns as fit into registers, by one axis."""
+        ((count, step),) = product.sums
         name = f"{product}, {rows}, {vectors}"
         if name in self._module.globals:
             return self._module.globals[name]
@@ -209,27 +234,15 @@ class Emitter:
         emit = Emitter(function, self.machine, self._element)
         a, b, c = function.args
         places = [(i, v) for i in range(rows) for v in range(vectors)]
-        targets = [emit.at(c, i * c_row + v * self.lanes) for i, v in places]
 
-        def sums(axes: Sequence[tuple[int, int]], a: ir.Value, b: ir.Value, totals: Vectors) -> Vectors:
-            if not axes:
-                right = [emit.load(emit.at(b, v * self.lanes)) for v in range(vectors)]
-                left = [emit.everywhere(emit.at(a, i * product.a_row)) for i in range(rows)]
-                return [emit.fused(left[i], right[v], total) for (i, v), total in zip(places, totals, strict=True)]
-            (count, a_step), *rest = axes
-            b_step = prod(inner for inner, _ in rest) * vectors * self.lanes
+        def multiply(k: ir.Value, totals: Vectors) -> Vectors:
+            here, there = emit.at(a, emit.scaled(k, step)), emit.at(b, emit.scaled(k, vectors * self.lanes))
+            right = [emit.load(emit.at(there, v * self.lanes)) for v in range(vectors)]
+            left = [emit.everywhere(emit.at(here, i * product.a_row)) for i in range(rows)]
+            return [emit.fused(left[i], right[v], total) for (i, v), total in zip(places, totals, strict=True)]
 
-            def step(k: ir.Value, totals: Vectors) -> Vectors:
-                here = emit.at(a, emit.scaled(k, a_step)), emit.at(b, emit.scaled(k, b_step))
-                if not rest:
-                    return sums(rest, *here, totals)
-                # A sum of sums has smaller rounding errors than one long sum.
-                return [emit.builder.fadd(*pair) for pair in zip(totals, sums(rest, *here, zeros), strict=True)]
-
-            return emit.fold(count, totals, step)
-
-        zeros = [emit.constant(0.0)] * len(places)
-        for total, target in zip(sums(product.sums, a, b, zeros), targets, strict=True):
+        for (i, v), total in zip(places, emit.fold(count, [emit.constant(0.0)] * len(places), multiply), strict=True):
+            target = emit.at(c, i * c_row + v * self.lanes)
             emit.store(emit.builder.fadd(total, emit.load(target)) if product.accumulate else total, target)
         emit.builder.ret_void()
         return function

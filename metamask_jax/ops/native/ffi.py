@@ -41,9 +41,9 @@ def machine() -> Machine | None:
         return None
     features = binding.get_host_cpu_features()
     if features.get("avx512f"):
-        return Machine(bits=512, rows=8, vectors=2)
+        return Machine(bits=512, sums=24, vectors=4)
     if features.get("avx2") and features.get("fma"):
-        return Machine(bits=256, rows=6, vectors=2)
+        return Machine(bits=256, sums=12, vectors=2)
     return None
 
 

@@ -7,7 +7,7 @@ A tile of `m` outputs of a one-dimensional filter with `r` taps is a product of 
 
 With images and channels, every point is one matrix product. The weight gradient is the exact transpose of the same
 formula, so the three operations share their three matrices. Tiles are of 4x4 outputs: 3x3 kernels then take 4 times
-fewer multiplications in all of them, 5x5 kernels 6.25 times.
+fewer multiplications in all of them, 5x5 kernels 6.25 times. A sum of convolutions is summed before the last transform.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from metamask_jax.ops.native.points import POINTS, Matrix, matrices_of
 
 Grid = Sequence[Sequence[ir.Value]]
 
-_BLOCK = 64  # tiles whose transforms are multiplied at once
+_BLOCK = 66  # tiles whose transforms are multiplied at once: whole pieces of a product on every machine
 
 
 class _Tiles(NamedTuple):
@@ -55,15 +55,24 @@ def suits(geometry: Geometry) -> bool:
 
 def conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
     """Convolves `x` `[n, h, w, in]` with `w` `[r, r, in, out]` into `[n, oh, ow, out]`."""
-    x, tiles, (channels, out) = _padded(x, geometry), _tiles(geometry), w.shape[2:]
-    points = matrices_of(len(w)).side ** 2
-    # By itself, so that passes with the same weights share it.
-    count = parts(channels // VECTOR)
-    (kernel,) = call(_kernel, (w.shape, count), (w,), (points, channels * out), parts=count)
-    count = parts(len(x))
-    block = min(_BLOCK, len(x) // count * tiles.down * tiles.across)
-    shapes = (len(x), *tiles.covered, out), (count * points * block * (channels + out),)
-    y, _ = call(_conv, (x.shape, w.shape, tiles, block, count), (x, kernel), *shapes, parts=count)
+    return _conv_sum([(x, w)], geometry)
+
+
+def conv_tangent(x: jax.Array, w: jax.Array, dx: jax.Array, dw: jax.Array, geometry: Geometry) -> jax.Array:
+    """`conv(dx, w) + conv(x, dw)`."""
+    return _conv_sum([(dx, w), (x, dw)], geometry)
+
+
+def _conv_sum(pairs: Sequence[tuple[jax.Array, jax.Array]], geometry: Geometry) -> jax.Array:
+    """The sum of the convolutions of pairs `(x, w)`, all of the same shapes."""
+    tiles, (channels, out) = _tiles(geometry), pairs[0][1].shape[2:]
+    operands = [array for x, w in pairs for array in (_padded(x, geometry), _transformed(w))]
+    image, points = operands[0].shape, len(operands[1])
+    count = parts(image[0])
+    block = min(_BLOCK, image[0] // count * tiles.down * tiles.across)
+    shapes = (image[0], *tiles.covered, out), (count * points * (_apart(block * channels) + _apart(block * out)),)
+    settings = image, out, geometry.window[0], tiles, block, len(pairs), count
+    y, _ = call(_conv, settings, operands, *shapes, parts=count)
     return y[:, : geometry.output[0], : geometry.output[1]]
 
 
@@ -80,7 +89,8 @@ def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
     channels, out = x.shape[3], dy.shape[3]
     count = parts(channels // VECTOR)
     block = min(_BLOCK, len(x) * tiles.down * tiles.across)
-    scratch = matrices_of(geometry.window[0]).side ** 2 * (block * (channels + count * out) + channels * out)
+    arrays = channels // count * out, block * channels // count, block * out
+    scratch = count * matrices_of(geometry.window[0]).side ** 2 * sum(map(_apart, arrays))
     corner = geometry.mirrored.padding[0][0], geometry.mirrored.padding[1][0]
     settings = x.shape, dy.shape, corner, geometry.window[0], tiles, block, count
     return call(_conv_dw, settings, (x, dy), (*geometry.window, channels, out), (scratch,), parts=count)[0]
@@ -101,6 +111,19 @@ def _padded(x: jax.Array, geometry: Geometry, at_least: tuple[int, int] = (0, 0)
     return jnp.pad(x, ((0, 0), *pads, (0, 0)))
 
 
+def _transformed(w: jax.Array) -> jax.Array:
+    """The transformed kernel, a product's right side at every point: by itself, so that passes share it."""
+    (channels, out), points = w.shape[2:], matrices_of(len(w)).side ** 2
+    count = parts(channels // VECTOR)
+    (kernel,) = call(_kernel, (w.shape, count), (w,), (points, _apart(channels * out)), parts=count)
+    return kernel
+
+
+def _apart(numbers: int) -> int:
+    """From one point's numbers to the next one's: by powers of two, a cache could hold few points of a tile at once."""
+    return numbers + VECTOR
+
+
 def _kernel(shape: Sequence[int], count: int) -> Body:
     """The transformed kernel, packed at every point; each part has some of the input channels."""
     taps, _, channels, out = shape
@@ -115,7 +138,7 @@ def _kernel(shape: Sequence[int], count: int) -> Body:
                 here = emit.at(w, emit.scaled(c, out), start)
                 for v, there in enumerate(emit.packed(kernel, channels, start, vectors, c)):
                     grid = _load(emit, emit.at(here, v * emit.lanes), taps, (taps * channels * out, channels * out))
-                    _store(emit, _transform(emit, matrices_of(taps).kernel, grid), there, channels * out)
+                    _store(emit, _transform(emit, matrices_of(taps).kernel, grid), there, _apart(channels * out))
 
             emit.repeat(channels // count, channel)
 
@@ -124,41 +147,47 @@ def _kernel(shape: Sequence[int], count: int) -> Body:
     return body
 
 
-def _conv(image: Sequence[int], kernel: Sequence[int], tiles: _Tiles, block: int, count: int) -> Body:
-    """Each part convolves some of the images."""
-    taps, _, channels, out = kernel
+def _conv(image: Sequence[int], out: int, taps: int, tiles: _Tiles, block: int, pairs: int, count: int) -> Body:
+    """Each part convolves some of the images, and sums over the pairs."""
+    channels = image[3]
     matrices = matrices_of(taps)
     side = matrices.side
     batch = image[0] // count
     output = *tiles.covered, out
-    product = Product(a_row=channels, c_row=None, sums=((channels, 1),), accumulate=False)
+    sizes = [_apart(size) for size in (block * channels, channels * out, block * out)]
 
     def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
-        x, weights, y, inputs = buffers
-        x = emit.at(x, emit.scaled(part, batch * prod(image[1:])))
+        *operands, y, inputs = buffers
+        images = [emit.at(x, emit.scaled(part, batch * prod(image[1:]))) for x in operands[::2]]
         y = emit.at(y, emit.scaled(part, batch * prod(output)))
-        inputs = emit.at(inputs, emit.scaled(part, side**2 * block * (channels + out)))
-        outputs = emit.at(inputs, side**2 * block * channels)
+        inputs = emit.at(inputs, emit.scaled(part, side**2 * (sizes[0] + sizes[2])))
+        outputs = emit.at(inputs, side**2 * sizes[0])
 
         def some(first: Index, length: int) -> None:
-            def multiply(p: ir.Value) -> None:
-                sizes = block * channels, channels * out, block * out
-                arrays = zip((inputs, weights, outputs), sizes, strict=True)
-                emit.product(product, length, out, *(emit.at(array, emit.scaled(p, size)) for array, size in arrays))
+            def multiply(weights: ir.Value, *, accumulate: bool) -> None:
+                product = Product(a_row=channels, c_row=None, sums=((channels, 1),), accumulate=accumulate)
+
+                def point(p: ir.Value) -> None:
+                    arrays = zip((inputs, weights, outputs), sizes, strict=True)
+                    places = (emit.at(array, emit.scaled(p, size)) for array, size in arrays)
+                    emit.product(product, length, out, *places)
+
+                emit.repeat(side**2, point)
 
             def scatter(t: ir.Value) -> None:
                 there = _corner(emit, y, output, tiles.size, _place(emit, first, t, tiles))
 
                 def piece(start: Index, vectors: int) -> None:
                     for v, here in enumerate(emit.packed(outputs, length, start, vectors, t)):
-                        grid = _load(emit, here, side, (side * block * out, block * out))
+                        grid = _load(emit, here, side, (side * sizes[2], sizes[2]))
                         for i, row in enumerate(_transform(emit, matrices.output, grid)):
                             _store(emit, [row], emit.at(there, start, v * emit.lanes + i * output[1] * out), out)
 
                 emit.columns(out, piece)
 
-            _gather(emit, (x, image[1:]), (first, length), tiles, matrices.input, (inputs, block, channels))
-            emit.repeat(side**2, multiply)
+            for i, (x, weights) in enumerate(zip(images, operands[1::2], strict=True)):
+                _gather(emit, (x, image[1:]), (first, length), tiles, matrices.input, (inputs, block, channels))
+                multiply(weights, accumulate=i > 0)
             emit.repeat(length, scatter)
 
         emit.pieces(batch * tiles.down * tiles.across, block, some)
@@ -182,18 +211,18 @@ def _conv_dw(
 
     def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
         x, dy, dw, products = buffers
+        sizes = [_apart(size) for size in (block * channels, block * out, channels * out)]
         x, dw = emit.at(x, emit.scaled(part, channels)), emit.at(dw, emit.scaled(part, channels * out))
         dy = emit.at(dy, (corner[0] * output[2] + corner[1]) * out)
-        products = emit.at(products, emit.scaled(part, side**2 * (channels * out + block * (channels + out))))
-        inputs = emit.at(products, side**2 * channels * out)
-        outputs = emit.at(inputs, side**2 * block * channels)
-        emit.zero(side**2 * channels * out, products)
+        products = emit.at(products, emit.scaled(part, side**2 * sum(sizes)))
+        inputs = emit.at(products, side**2 * sizes[2])
+        outputs = emit.at(inputs, side**2 * sizes[0])
+        emit.zero(side**2 * sizes[2], products)
 
         def some(first: Index, length: int) -> None:
             product = Product(a_row=1, c_row=None, sums=((length, channels),), accumulate=True)
 
             def multiply(p: ir.Value) -> None:
-                sizes = block * channels, block * out, channels * out
                 arrays = zip((inputs, outputs, products), sizes, strict=True)
                 emit.product(product, channels, out, *(emit.at(array, emit.scaled(p, size)) for array, size in arrays))
 
@@ -206,7 +235,7 @@ def _conv_dw(
             def channel(c: ir.Value) -> None:
                 there = emit.at(dw, emit.scaled(c, out), start)
                 for v, here in enumerate(emit.packed(products, channels, start, vectors, c)):
-                    grid = _load(emit, here, side, (side * channels * out, channels * out))
+                    grid = _load(emit, here, side, (side * sizes[2], sizes[2]))
                     grid = _transform(emit, tuple(zip(*matrices.kernel, strict=True)), grid)
                     _store(emit, grid, emit.at(there, v * emit.lanes), count * channels * out)
 
@@ -236,7 +265,7 @@ def _gather(
       some: the first tile, and how many.
       tiles: of an image.
       matrix: the transform.
-      target: an array `[points, tiles, channels]`, with its numbers of tiles and channels.
+      target: an array `[points, tiles, channels]` with spare room (`_apart`), and its numbers of tiles and channels.
       packed: whether each point's part is laid out as the right side of a product.
     """
     images, shape = source
@@ -252,7 +281,7 @@ def _gather(
             for v, there in enumerate(places):
                 pixels = emit.at(here, start, v * emit.lanes)
                 grid = _load(emit, pixels, len(matrix[0]), (shape[1] * shape[2], shape[2]))
-                _store(emit, _transform(emit, matrix, grid), there, room * channels)
+                _store(emit, _transform(emit, matrix, grid), there, _apart(room * channels))
 
         emit.columns(channels, piece)
 
