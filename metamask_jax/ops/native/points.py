@@ -47,3 +47,8 @@ def matrices_of(taps: int) -> Matrices:
     kernel.append([*[Fraction(0)] * (taps - 1), Fraction(1)])
     input_ = [[*polynomial(rest), Fraction(0)] for rest in others] + [polynomial(points)]
     return Matrices(*(tuple(tuple(float(v) for v in row) for row in matrix) for matrix in (output, kernel, input_)))
+
+
+def transposed(matrix: Matrix) -> Matrix:
+    """Rows as columns."""
+    return tuple(zip(*matrix, strict=True))

@@ -21,9 +21,8 @@ from llvmlite import ir
 from metamask_jax.ops.geometry import Geometry
 from metamask_jax.ops.native.emit import VECTOR, Emitter, Index, Product, value
 from metamask_jax.ops.native.ffi import Body, call, parts
-from metamask_jax.ops.native.points import POINTS, Matrix, matrices_of
-
-Grid = Sequence[Sequence[ir.Value]]
+from metamask_jax.ops.native.points import POINTS, Matrix, matrices_of, transposed
+from metamask_jax.ops.native.transform import transform
 
 _BLOCK = 66  # tiles whose transforms are multiplied at once: whole pieces of a product on every machine
 
@@ -127,6 +126,7 @@ def _apart(numbers: int) -> int:
 def _kernel(shape: Sequence[int], count: int) -> Body:
     """The transformed kernel, packed at every point; each part has some of the input channels."""
     taps, _, channels, out = shape
+    matrices, point = matrices_of(taps), _apart(channels * out)
 
     def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
         w, kernel = buffers
@@ -137,8 +137,8 @@ def _kernel(shape: Sequence[int], count: int) -> Body:
                 c = emit.builder.add(c, before)
                 here = emit.at(w, emit.scaled(c, out), start)
                 for v, there in enumerate(emit.packed(kernel, channels, start, vectors, c)):
-                    grid = _load(emit, emit.at(here, v * emit.lanes), taps, (taps * channels * out, channels * out))
-                    _store(emit, _transform(emit, matrices_of(taps).kernel, grid), there, _apart(channels * out))
+                    source = emit.at(here, v * emit.lanes), taps * channels * out, channels * out
+                    transform(emit, matrices.kernel, source, (there, matrices.side * point, point))
 
             emit.repeat(channels // count, channel)
 
@@ -179,9 +179,8 @@ def _conv(image: Sequence[int], out: int, taps: int, tiles: _Tiles, block: int, 
 
                 def piece(start: Index, vectors: int) -> None:
                     for v, here in enumerate(emit.packed(outputs, length, start, vectors, t)):
-                        grid = _load(emit, here, side, (side * sizes[2], sizes[2]))
-                        for i, row in enumerate(_transform(emit, matrices.output, grid)):
-                            _store(emit, [row], emit.at(there, start, v * emit.lanes + i * output[1] * out), out)
+                        target = emit.at(there, start, v * emit.lanes), output[1] * out, out
+                        transform(emit, matrices.output, (here, side * sizes[2], sizes[2]), target)
 
                 emit.columns(out, piece)
 
@@ -206,7 +205,7 @@ def _conv_dw(
 ) -> Body:
     """Each part has some of the input channels, so that no sum is cut. Gradients begin at the corner of `output`."""
     matrices = matrices_of(taps)
-    side = matrices.side
+    side, back = matrices.side, transposed(matrices.output)
     channels, out = image[3] // count, output[3]
 
     def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
@@ -226,7 +225,6 @@ def _conv_dw(
                 arrays = zip((inputs, outputs, products), sizes, strict=True)
                 emit.product(product, channels, out, *(emit.at(array, emit.scaled(p, size)) for array, size in arrays))
 
-            back = tuple(zip(*matrices.output, strict=True))
             _gather(emit, (x, image[1:]), (first, length), tiles, matrices.input, (inputs, block, channels))
             _gather(emit, (dy, output[1:]), (first, length), tiles, back, (outputs, block, out), packed=True)
             emit.repeat(side**2, multiply)
@@ -235,9 +233,9 @@ def _conv_dw(
             def channel(c: ir.Value) -> None:
                 there = emit.at(dw, emit.scaled(c, out), start)
                 for v, here in enumerate(emit.packed(products, channels, start, vectors, c)):
-                    grid = _load(emit, here, side, (side * sizes[2], sizes[2]))
-                    grid = _transform(emit, tuple(zip(*matrices.kernel, strict=True)), grid)
-                    _store(emit, grid, emit.at(there, v * emit.lanes), count * channels * out)
+                    tap = count * channels * out
+                    target = emit.at(there, v * emit.lanes), taps * tap, tap
+                    transform(emit, transposed(matrices.kernel), (here, side * sizes[2], sizes[2]), target)
 
             emit.repeat(channels, channel)
 
@@ -270,6 +268,7 @@ def _gather(
     """
     images, shape = source
     transformed, room, channels = target
+    point = _apart(room * channels)
 
     def tile(t: ir.Value) -> None:
         here = _corner(emit, images, shape, tiles.size, _place(emit, some[0], t, tiles))
@@ -279,9 +278,8 @@ def _gather(
             plain = [emit.at(row, v * emit.lanes) for v in range(vectors)]
             places = emit.packed(transformed, some[1], start, vectors, t) if packed else plain
             for v, there in enumerate(places):
-                pixels = emit.at(here, start, v * emit.lanes)
-                grid = _load(emit, pixels, len(matrix[0]), (shape[1] * shape[2], shape[2]))
-                _store(emit, _transform(emit, matrix, grid), there, _apart(room * channels))
+                pixels = emit.at(here, start, v * emit.lanes), shape[1] * shape[2], shape[2]
+                transform(emit, matrix, pixels, (there, len(matrix) * point, point))
 
         emit.columns(channels, piece)
 
@@ -299,20 +297,3 @@ def _corner(emit: Emitter, images: ir.Value, image: Sequence[int], tile: int, pl
     _, width, channels = image
     strides = prod(image), tile * width * channels, tile * channels
     return emit.at(images, *(emit.scaled(i, stride) for i, stride in zip(place, strides, strict=True)))
-
-
-def _load(emit: Emitter, pointer: ir.Value, side: int, strides: tuple[int, int]) -> Grid:
-    """A square of vectors."""
-    return [[emit.load(emit.at(pointer, i * strides[0] + j * strides[1])) for j in range(side)] for i in range(side)]
-
-
-def _store(emit: Emitter, grid: Grid, pointer: ir.Value, stride: int) -> None:
-    """Stores vectors row after row."""
-    for i, vector in enumerate(vector for row in grid for vector in row):
-        emit.store(vector, emit.at(pointer, i * stride))
-
-
-def _transform(emit: Emitter, matrix: Matrix, grid: Grid) -> Grid:
-    """`matrix @ grid @ matrix.T`."""
-    half = [[emit.combine(row, column) for column in zip(*grid, strict=True)] for row in matrix]
-    return [[emit.combine(row, line) for row in matrix] for line in half]
