@@ -1,4 +1,4 @@
-"""Speed of every convolution kernel on the layers of the encoders, forward and both gradients.
+"""Speed of every convolution kernel on the layers of the encoders, forward, both gradients and forward mode.
 
     python benchmarks/conv.py [--encoder resnet18|conv|short] [--batch 128] [--repeats 5]
 
@@ -35,10 +35,12 @@ LAYERS = {
     # `conv` of width 1/8 at 24 pixels, as the short runs have it
     "short": [(24, 3, 12, 3, 1), (11, 12, 32, 5, 1), (5, 32, 48, 3, 1), (5, 48, 48, 3, 1), (5, 48, 32, 3, 1)],
 }
-OPERATIONS = {
-    "conv": (cpu_kernels.CONV, ("x", "w")),
-    "conv_dx": (cpu_kernels.CONV_DX, ("dy", "w")),
-    "conv_dw": (cpu_kernels.CONV_DW, ("x", "dy")),
+# Kernels, operands, and how many convolutions it is.
+OPERATIONS: dict[str, tuple[dict[str, cpu_kernels.Kernel], tuple[str, ...], int]] = {
+    "conv": (cpu_kernels.CONV, ("x", "w"), 1),
+    "conv_dx": (cpu_kernels.CONV_DX, ("dy", "w"), 1),
+    "conv_dw": (cpu_kernels.CONV_DW, ("x", "dy"), 1),
+    "conv_tangent": (cpu_kernels.CONV_TANGENT, ("x", "w", "x", "w"), 2),
 }
 
 
@@ -72,16 +74,17 @@ def print_layer(layer: tuple[int, ...], batch: int, repeats: int) -> None:
     }
     arrays = {name: jax.random.normal(jax.random.key(0), shape) for name, shape in shapes.items()}
     gflop = 2e-9 * arrays["dy"].size * window**2 * channels
-    for operation, (kernels, names) in OPERATIONS.items():
-        pair = tuple(arrays[name] for name in names)
+    for operation, (kernels, names, count) in OPERATIONS.items():
+        operands = tuple(arrays[name] for name in names)
         timed = {}
         for name, kernel in kernels.items():
             if fits(name, geometry):
-                run = jax.jit(lambda a, b, kernel=kernel: kernel(a, b, geometry))
-                timed[name] = lambda run=run, pair=pair: run(*pair)
-        chosen = cpu_kernels.choose(operation, geometry, (channels, features))
-        rates = {name: gflop / seconds for name, seconds in best_times(timed, repeats).items()}
-        row = f"{f'{size}x{size}x{channels}->{features} {window}x{window}/{stride}':<24}{operation:<9}"
+                run = jax.jit(lambda *operands, kernel=kernel: kernel(*operands, geometry))
+                timed[name] = lambda run=run, operands=operands: run(*operands)
+        like = "conv" if operation == "conv_tangent" else operation
+        chosen = cpu_kernels.choose(like, geometry, (channels, features))
+        rates = {name: count * gflop / seconds for name, seconds in best_times(timed, repeats).items()}
+        row = f"{f'{size}x{size}x{channels}->{features} {window}x{window}/{stride}':<24}{operation:<13}"
         print(
             row + "".join(f"{name}{'*' * (name == chosen)} {rate:.0f}   " for name, rate in rates.items()), flush=True
         )

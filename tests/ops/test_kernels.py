@@ -14,8 +14,10 @@ from metamask_jax.ops.geometry import Geometry
 if not cpu_kernels.has_native():
     pytest.skip("native kernels need llvmlite and a processor with AVX2 or AVX-512", allow_module_level=True)
 
+from llvmlite import ir
+
 from metamask_jax.ops.native import ffi, suits_winograd
-from metamask_jax.ops.native.emit import Machine
+from metamask_jax.ops.native.emit import Emitter, Machine, Product
 
 OPERATIONS = {
     "conv": cpu_kernels.CONV,
@@ -204,3 +206,15 @@ def test_chunks_of_patches_cover_every_image_once(size: int, monkeypatch: pytest
     monkeypatch.setattr(cpu_kernels, "_images_a_chunk", lambda *args: size)
     expected = lax_kernels.conv_dw(a, b, geometry=geometry)
     assert relative_error(cpu_kernels.CONV_DW["patches"](a, b, geometry), expected) < 1e-13
+
+
+@pytest.mark.parametrize("bits", [256, 512])
+def test_registers_put_aside_stay_within_cache_lines(bits: int) -> None:
+    module = ir.Module()
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.PointerType()] * 3), "part")
+    emit = Emitter(function, Machine(bits=bits, sums=12, vectors=2), ir.FloatType())
+    emit.product(Product(a_row=8, c_row=64, sums=((3, 8), (4, 1)), accumulate=False), 6, 64, *function.args)
+    emit.builder.ret_void()
+    written = [function for function in module.functions if function.blocks]
+    assert len(written) > 1
+    assert {function.attributes.alignstack for function in written} == {bits // 8}
