@@ -1,6 +1,6 @@
 """A run small enough to compile in seconds: a one-layer encoder with BatchNorm and a configuration to go with it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import jax
@@ -26,19 +26,21 @@ class TinyEncoder(nn.Module):
     axis_name: str | None
     remat: bool
     features: int = 12
+    activation: Callable[[jax.Array], jax.Array] = nn.relu
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         def layer(module: nn.Module, x: jax.Array) -> jax.Array:
             del module
             x = dense(self.features, dtype=self.dtype, name="fc")(x)
-            return nn.relu(BatchNorm(train=train, dtype=self.dtype, axis_name=self.axis_name, name="bn")(x))
+            return self.activation(BatchNorm(train=train, dtype=self.dtype, axis_name=self.axis_name, name="bn")(x))
 
         x = nn.avg_pool(x, (8, 8), (8, 8)).reshape(len(x), -1)
         return as_output((nn.remat(layer) if self.remat else layer)(self, x))
 
 
 ENCODERS["tiny"] = lambda *, width, stem, image_size, **settings: TinyEncoder(**settings)  # type: ignore
+ENCODERS["smooth"] = lambda *, width, stem, image_size, **settings: TinyEncoder(activation=nn.softplus, **settings)  # type: ignore
 
 
 def tiny_config(overrides: Mapping[str, str] | None = None) -> ConfigDict:
