@@ -67,7 +67,7 @@ def keep_compiled_programs() -> None:
 
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", os.path.expanduser("~/.cache/metamask_jax"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def _override(text: str) -> tuple[str, str]:

@@ -91,17 +91,14 @@ class Watch:
         start_step: int,
         total_steps: int,
     ) -> None:
-        """Opens every output the configuration asks for; heavy libraries are imported here, not before."""
+        """Opens every output the configuration asks for but TensorBoard's, whose import would delay the first step."""
         self._metrics = JsonLines(workdir / "metrics.jsonl", resume_step=start_step)
         self._masks = JsonLines(workdir / "masks.jsonl", resume_step=start_step)
         self._batch_size = config.train.batch_size
         self._total_steps = total_steps
         self._last = (time.monotonic(), start_step)
         self._tensorboard = self._wandb = None
-        if config.log.tensorboard:
-            from tensorboardX import SummaryWriter
-
-            self._tensorboard = SummaryWriter(str(workdir / "tensorboard"), purge_step=start_step + 1)
+        self._events = (workdir / "tensorboard", start_step + 1) if config.log.tensorboard else None
         if config.log.wandb_project is not None:
             import wandb
 
@@ -138,6 +135,11 @@ class Watch:
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Writes one logged step everywhere."""
+        if self._events is not None and self._tensorboard is None:
+            from tensorboardX import SummaryWriter
+
+            folder, first_step = self._events
+            self._tensorboard = SummaryWriter(str(folder), purge_step=first_step)
         now, (then, last_step) = time.monotonic(), self._last
         self._last = (now, step)
         rate = (step - last_step) / max(now - then, 1e-9)
