@@ -57,7 +57,7 @@ class Emitter:
 
     def __init__(self, function: ir.Function, machine: Machine, element: ir.Type) -> None:
         """Starts at the beginning of an empty function."""
-        # A register that is put aside on the stack must not lie across two cache lines: each use would cost tenfold.
+        # A register that is put aside on the stack must not lie across two cache lines: its use would cost far more.
         function.attributes.alignstack = machine.bits // 8
         self.builder = ir.IRBuilder(function.append_basic_block())
         self.machine = machine
