@@ -81,8 +81,7 @@ def print_layer(layer: tuple[int, ...], batch: int, repeats: int) -> None:
             if fits(name, geometry):
                 run = jax.jit(lambda *operands, kernel=kernel: kernel(*operands, geometry))
                 timed[name] = lambda run=run, operands=operands: run(*operands)
-        like = "conv" if operation == "conv_tangent" else operation
-        chosen = cpu_kernels.choose(like, geometry, (channels, features))
+        chosen = cpu_kernels.choose(operation, geometry, (channels, features))
         rates = {name: count * gflop / seconds for name, seconds in best_times(timed, repeats).items()}
         row = f"{f'{size}x{size}x{channels}->{features} {window}x{window}/{stride}':<24}{operation:<13}"
         print(

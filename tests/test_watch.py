@@ -40,3 +40,10 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run(tmp_path, monkeypatch):
     (first, *_), (second, *_) = calls[0], calls[3]
     assert first == second
     assert calls == [(first, "allow"), (1, 0.5), 0, (first, "allow"), (2, 0.5), 0]
+
+
+def test_tensorboard_does_not_delay_the_first_step(tmp_path):
+    with Watch(default_config(), tmp_path, start_step=0, total_steps=2) as watch:
+        assert not (tmp_path / "tensorboard").exists()
+        watch.log(1, {"loss": 1.0})
+        assert (tmp_path / "tensorboard").exists()

@@ -50,7 +50,7 @@ def conv_dw(x: jax.Array, dy: jax.Array, *, geometry: Geometry) -> jax.Array:
 
 def conv_tangent(x: jax.Array, w: jax.Array, dx: jax.Array, dw: jax.Array, *, geometry: Geometry) -> jax.Array:
     """`conv(dx, w) + conv(x, dw)`."""
-    return _run(CONV_TANGENT[choose("conv", geometry, w.shape[2:])], geometry, x, w, dx, dw)
+    return _run(CONV_TANGENT[choose("conv_tangent", geometry, w.shape[2:])], geometry, x, w, dx, dw)
 
 
 def choose(operation: str, geometry: Geometry, channels: Sequence[int]) -> str:
