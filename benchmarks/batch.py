@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from step import STEPS, medians, our_steps, random_sample
 
-from metamask_jax.ops.process import keep_freed_memory
+from metamask_jax.kernels.process import keep_freed_memory
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import optax
 from tqdm import tqdm
 
 from metamask_jax.data import ArraySource, batch_indices, open_source, steps_per_epoch
-from metamask_jax.ops import conv2d
+from metamask_jax.kernels import conv2d
 
 
 class SmallNet(nn.Module):

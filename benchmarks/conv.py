@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import jax
 
-from metamask_jax.ops import cpu_kernels
-from metamask_jax.ops.geometry import Geometry
-from metamask_jax.ops.native import suits_winograd
-from metamask_jax.ops.process import keep_freed_memory
+from metamask_jax.kernels import cpu_kernels
+from metamask_jax.kernels.geometry import Geometry
+from metamask_jax.kernels.native import suits_winograd
+from metamask_jax.kernels.process import keep_freed_memory
 
 # Image size, input and output channels, window, stride.
 LAYERS = {

@@ -16,12 +16,12 @@ from unittest import mock
 import jax
 from ml_collections import ConfigDict
 
-from metamask_jax import train
 from metamask_jax.config import apply_overrides
-from metamask_jax.ops import cpu_kernels, moments
-from metamask_jax.presets import short_run
-from metamask_jax.state import TrainState, init_state
-from metamask_jax.watch import read_json_lines
+from metamask_jax.config.recipes import short_run
+from metamask_jax.core.storage import read_json_lines
+from metamask_jax.kernels import cpu_kernels, moments
+from metamask_jax.training import loop as train
+from metamask_jax.training.state import TrainState, init_state
 
 
 def losses(config: ConfigDict, *, native: bool, moved: float = 0.0) -> dict[int, float]:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from metamask_jax.data.augment import PRESETS, Draws, ViewSpec
+from metamask_jax.augment import PRESETS, Draws, ViewSpec
 
 PRESET, VIEWS, ROUNDS = "simclr", 2, 15
 STEP_BATCH, STEP_SIZE = 64, 32
@@ -86,7 +86,7 @@ def compare(cores: int, image_size: int, batch: int) -> dict[str, float]:
     """Images/s of both sides at one size."""
     import jax
 
-    from metamask_jax.data.augment import example_keys, make_augmentation, sample_draws
+    from metamask_jax.augment import example_keys, make_augmentation, sample_draws
 
     images = np.random.default_rng(0).integers(0, 256, (batch, image_size, image_size, 3), dtype=np.uint8)
     specs = PRESETS[PRESET](image_size)
@@ -119,9 +119,9 @@ def share_of_step() -> dict[str, float]:
     import jax
     import jax.numpy as jnp
 
+    from metamask_jax.augment import example_keys, make_augmentation
+    from metamask_jax.core.losses import nt_xent
     from metamask_jax.data import batch_indices
-    from metamask_jax.data.augment import example_keys, make_augmentation
-    from metamask_jax.losses import nt_xent
     from metamask_jax.models import make_encoder
 
     images = np.random.default_rng(0).integers(0, 256, (50_000, STEP_SIZE, STEP_SIZE, 3), dtype=np.uint8)

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 
-from metamask_jax.data import arrays, prepared
+from metamask_jax.data import in_memory as arrays
+from metamask_jax.data import prepared
 
 PROGRAM = """
 from metamask_jax.data import batches, open_source

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from step import STEPS, our_steps, random_sample
 
-from metamask_jax.losses import nt_xent, redundancy_reduction
+from metamask_jax.core.losses import nt_xent, redundancy_reduction
 
 LOSSES: list[tuple[str, Callable[..., jax.Array], tuple[int, int, int], int | None]] = [
     ("nt_xent", partial(nt_xent, temperature=0.07), (2, 8192, 256), None),

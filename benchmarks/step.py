@@ -20,12 +20,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metamask_jax.config import default_config, official, validate
+from metamask_jax.config import default_config, official
+from metamask_jax.kernels.process import keep_freed_memory
 from metamask_jax.methods import Clock
-from metamask_jax.objective import Context, Sample
-from metamask_jax.ops.process import keep_freed_memory
-from metamask_jax.state import TrainState, build_model, init_state
-from metamask_jax.train_step import Moment, lookahead_step, meta_step, regular_step
+from metamask_jax.training.objective import Context, Sample
+from metamask_jax.training.registry import validate
+from metamask_jax.training.state import TrainState, build_model, init_state
+from metamask_jax.training.step import Moment, lookahead_step, meta_step, regular_step
 
 STEPS = ("joint", "meta", "lookahead")
 RATE = 1e-3

@@ -10,7 +10,8 @@ accelerators; not run to the end yet.
 
 from ml_collections import ConfigDict
 
-from metamask_jax.config import ConfigError, default_config, official, paper
+from metamask_jax.config import default_config, official, paper
+from metamask_jax.errors import ConfigError
 
 
 def get_config(preset: str = "official") -> ConfigDict:

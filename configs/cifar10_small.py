@@ -7,7 +7,7 @@ Ten epochs; 43 % kNN where the untrained encoder has 31 %, see docs/results.md.
 
 from ml_collections import ConfigDict
 
-from metamask_jax import presets
+from metamask_jax.config import recipes as presets
 
 
 def get_config() -> ConfigDict:

@@ -8,7 +8,7 @@ no result is claimed.
 
 from ml_collections import ConfigDict
 
-from metamask_jax import presets
+from metamask_jax.config import recipes as presets
 
 
 def get_config() -> ConfigDict:

@@ -9,7 +9,7 @@ evidence about MetaMask. What came out is in docs/results.md.
 
 from ml_collections import ConfigDict
 
-from metamask_jax import presets
+from metamask_jax.config import recipes as presets
 
 
 def get_config() -> ConfigDict:

@@ -14,8 +14,8 @@ the end yet: no result is claimed.
 
 from ml_collections import ConfigDict
 
-from metamask_jax import presets
 from metamask_jax.config import VARIANTS
+from metamask_jax.config import recipes as presets
 
 
 def get_config(argument: str = "") -> ConfigDict:

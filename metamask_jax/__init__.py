@@ -1,50 +1,80 @@
 """MetaMask in JAX: self-supervised learning with a dimensional mask learned by exact meta-gradients.
 
-Importing the package loads JAX and the pure functions below, nothing else; models, data and training are imported
-from their own modules.
+Everything a user needs has a name here and is loaded when it is first used: importing the package loads nothing else.
 """
 
-import os
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from metamask_jax.losses import debiased_nt_xent, hard_nt_xent, nt_xent, redundancy_reduction
-from metamask_jax.mask import apply_mask, init_mask, mask_weights
-from metamask_jax.meta import MetaGradient, meta_gradient, meta_gradient_parts, tree_norm, trial_params
 from metamask_jax.version import __version__
 
 if TYPE_CHECKING:
-    from ml_collections import ConfigDict
+    from metamask_jax.core.losses import (
+        cross_entropy,
+        debiased_nt_xent,
+        hard_nt_xent,
+        info_nce,
+        info_nce_in_batch,
+        memory_logits,
+        negative_cosine,
+        noise_contrastive,
+        nt_xent,
+        redundancy_reduction,
+        swapped_prediction,
+    )
+    from metamask_jax.core.mask import apply_mask, init_mask, mask_weights
+    from metamask_jax.core.meta import (
+        MetaGradient,
+        lookahead_gradient,
+        meta_gradient,
+        meta_gradient_parts,
+        trial_params,
+    )
+    from metamask_jax.evaluate.evaluation import evaluate_run
+    from metamask_jax.evaluate.online import pretrain
+    from metamask_jax.evaluate.workdir import load_run
+    from metamask_jax.export.encoder import load_encoder
+    from metamask_jax.training.registry import REGISTRY, Registry, validate
+    from metamask_jax.training.state import TrainState, init_state
+    from metamask_jax.training.step import make_train_step
 
-    from metamask_jax.export import LoadedEncoder
+_HOMES = {
+    "core.losses": (
+        "cross_entropy",
+        "debiased_nt_xent",
+        "hard_nt_xent",
+        "info_nce",
+        "info_nce_in_batch",
+        "memory_logits",
+        "negative_cosine",
+        "noise_contrastive",
+        "nt_xent",
+        "redundancy_reduction",
+        "swapped_prediction",
+    ),
+    "core.mask": ("apply_mask", "init_mask", "mask_weights"),
+    "core.meta": ("MetaGradient", "lookahead_gradient", "meta_gradient", "meta_gradient_parts", "trial_params"),
+    "evaluate.evaluation": ("evaluate_run",),
+    "evaluate.online": ("pretrain",),
+    "evaluate.workdir": ("load_run",),
+    "export.encoder": ("load_encoder",),
+    "training.registry": ("REGISTRY", "Registry", "validate"),
+    "training.state": ("TrainState", "init_state"),
+    "training.step": ("make_train_step",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "MetaGradient",
-    "__version__",
-    "apply_mask",
-    "debiased_nt_xent",
-    "hard_nt_xent",
-    "init_mask",
-    "load_encoder",
-    "mask_weights",
-    "meta_gradient",
-    "meta_gradient_parts",
-    "nt_xent",
-    "pretrain",
-    "redundancy_reduction",
-    "tree_norm",
-    "trial_params",
-]
+__all__ = ["__version__", *sorted(_HOME_OF)]
 
 
-def pretrain(config: "ConfigDict", workdir: str | os.PathLike[str], *, accept_changes: bool = False) -> dict[str, Any]:
-    """Trains in a working directory, or goes on where it left off; see `metamask_jax.train.pretrain`."""
-    from metamask_jax import train
+def __getattr__(name: str) -> Any:
+    """Loads a public name from its home when it is first asked for."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
 
-    return train.pretrain(config, os.fspath(workdir), accept_changes=accept_changes)
 
-
-def load_encoder(workdir: str | os.PathLike[str], *, step: int | str = "last") -> "LoadedEncoder":
-    """A pretrained encoder as `(apply, params, preprocessing)`; see `metamask_jax.export.load_encoder`."""
-    from metamask_jax import export
-
-    return export.load_encoder(os.fspath(workdir), step=step)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metamask_jax.checkpoint import CheckpointError, Checkpoints
+from metamask_jax.errors import CheckpointError
+from metamask_jax.training.checkpoint import Checkpoints
 
 
 def state(seed=0, dim=300):

@@ -5,7 +5,6 @@ import pathlib
 import pytest
 
 from metamask_jax.config import (
-    ConfigError,
     apply_overrides,
     default_config,
     differences,
@@ -14,8 +13,9 @@ from metamask_jax.config import (
     official,
     paper,
     to_json,
-    validate,
 )
+from metamask_jax.errors import ConfigError
+from metamask_jax.training.registry import validate
 
 CONFIGS = sorted(pathlib.Path(__file__).parent.parent.glob("configs/*.py"))
 

@@ -10,9 +10,9 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from metamask_jax.config import apply_overrides, load_config
+from metamask_jax.core.storage import read_json_lines
+from metamask_jax.evaluate.online import pretrain
 from metamask_jax.models import ENCODERS
-from metamask_jax.train import pretrain
-from metamask_jax.watch import read_json_lines
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
 # Of each public set: its splits, the height and width of its pictures (None where they vary), its number of classes.

@@ -11,9 +11,9 @@ import time
 import numpy as np
 import pytest
 
+from metamask_jax.cli.experiments import main
 from metamask_jax.experiments import EXPERIMENTS, scales
 from metamask_jax.experiments import runner as runner_module
-from metamask_jax.experiments.__main__ import main
 from metamask_jax.experiments.base import Result, Results
 from metamask_jax.experiments.output import comparison
 from metamask_jax.experiments.statistics import Difference, difference_text, mean_text, paired_difference
@@ -100,9 +100,9 @@ def test_every_experiment_runs(name, folder, capsys):
 
 
 def test_a_failed_cell_is_reported_retried_and_does_not_stop_the_rest(folder, tmp_path, monkeypatch, capsys):
-    import metamask_jax.train
+    import metamask_jax.training.loop
 
-    pretrain = metamask_jax.train.pretrain
+    pretrain = metamask_jax.training.loop.pretrain
 
     def fail_for_one(config, workdir):
         if config.loss.alpha == 1.0:
@@ -111,7 +111,7 @@ def test_a_failed_cell_is_reported_retried_and_does_not_stop_the_rest(folder, tm
 
     shared = ["F5", "--scale=smoke", f"--out={tmp_path}", f"--data_dir={folder / 'data'}"]
     with monkeypatch.context() as patch:
-        patch.setattr(metamask_jax.train, "pretrain", fail_for_one)
+        patch.setattr(metamask_jax.training.loop, "pretrain", fail_for_one)
         assert main(shared) == 1
     found = capsys.readouterr()
     assert "failed: MetaMask-1.0-seed0: RuntimeError: a bad day; the same command tries it again" in found.err
@@ -122,15 +122,15 @@ def test_a_failed_cell_is_reported_retried_and_does_not_stop_the_rest(folder, tm
 
 
 def test_a_signal_stops_the_grid_and_not_only_its_cell(folder, tmp_path, monkeypatch, capsys):
-    import metamask_jax.train
+    import metamask_jax.training.loop
 
     started = []
 
     def interrupted(config, workdir):
         started.append(workdir)
-        raise metamask_jax.train.Interrupted(signal.SIGTERM, step=1)
+        raise metamask_jax.training.loop.Interrupted(signal.SIGTERM, step=1)
 
-    monkeypatch.setattr(metamask_jax.train, "pretrain", interrupted)
+    monkeypatch.setattr(metamask_jax.training.loop, "pretrain", interrupted)
     assert main(["F5", "--scale=smoke", f"--out={tmp_path}", f"--data_dir={folder / 'data'}"]) == 128 + signal.SIGTERM
     assert len(started) == 1
     assert "stopped by SIGTERM after step 1; the state is saved" in capsys.readouterr().err

@@ -8,14 +8,15 @@ import jax
 import numpy as np
 import pytest
 
-from metamask_jax.checkpoint import Checkpoints
+from metamask_jax.augment.presets import IMAGENET_MEAN, IMAGENET_STD
+from metamask_jax.cli.export import main
 from metamask_jax.config import apply_overrides, to_json
-from metamask_jax.data.augment.presets import IMAGENET_MEAN, IMAGENET_STD
+from metamask_jax.errors import ExportError
 from metamask_jax.evaluate.features import make_extractor
 from metamask_jax.evaluate.workdir import Run
-from metamask_jax.export import ExportError, export_encoder, load_encoder, read_export, verify_export
-from metamask_jax.export.__main__ import main
-from metamask_jax.state import init_state
+from metamask_jax.export import export_encoder, load_encoder, read_export, verify_export
+from metamask_jax.training.checkpoint import Checkpoints
+from metamask_jax.training.state import init_state
 from tests.untrained import config_of, run_of
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from metamask_jax import mask_weights, nt_xent
 from metamask_jax.config import default_config
-from metamask_jax.meta import lookahead_gradient, meta_gradient_parts, trial_params
+from metamask_jax.core.meta import lookahead_gradient, meta_gradient_parts, trial_params
 from metamask_jax.models import ProjectionHead
-from metamask_jax.optim import make_optimizer
+from metamask_jax.training.optimizers import make_optimizer
 
 DIM, BATCH = 6, 8
 NETWORK = ProjectionHead(widths=(7, DIM), last_norm=True, dtype="float64", axis_name=None)

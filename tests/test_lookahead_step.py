@@ -9,15 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metamask_jax import train_step as module
-from metamask_jax.checkpoint import Checkpoints
+from metamask_jax.core.storage import read_json_lines
 from metamask_jax.data.loader import Pair, with_previous
+from metamask_jax.evaluate.online import pretrain
 from metamask_jax.methods import Clock
-from metamask_jax.objective import Context, Sample, total_loss
-from metamask_jax.optim import make_optimizer, make_schedule
-from metamask_jax.train import pretrain
-from metamask_jax.train_step import build_model, init_state, make_train_step
-from metamask_jax.watch import read_json_lines
+from metamask_jax.training import step as module
+from metamask_jax.training.checkpoint import Checkpoints
+from metamask_jax.training.objective import Context, Sample, total_loss
+from metamask_jax.training.optimizers import make_optimizer, make_schedule
+from metamask_jax.training.state import build_model, init_state
+from metamask_jax.training.step import make_train_step
 from tests.tiny import LENGTH, doubled_start, step_on, tiny_batch, tiny_config
 
 # A method that remembers and a rate that changes: both must be the previous step's. A plain step of the mask at rate

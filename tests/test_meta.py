@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from metamask_jax import meta_gradient, meta_gradient_parts, tree_norm, trial_params
+from metamask_jax import meta_gradient, meta_gradient_parts, trial_params
 from tests import references
 from tests.masked_network import ESTIMATORS, images, mask_logits, network_loss, tiny_network
 from tests.references import relative_error
@@ -124,7 +124,7 @@ class TestOtherEstimators:
         @jax.jit
         def formula(params, mask):
             v = jax.grad(loss)(trial_params(loss, params, mask, learning_rate=rate), mask)
-            r = 0.01 / tree_norm(v)
+            r = 0.01 / optax.tree.norm(v)
             plus, minus = (
                 jax.grad(loss, argnums=1)(jax.tree.map(lambda w, d, s=s: w + s * r * d, params, v), mask)
                 for s in (1, -1)
@@ -142,7 +142,7 @@ class TestOtherEstimators:
         meta = partial(meta_gradient_parts, network_loss(images()), blind, **settings)
         parts = jax.jit(meta)(tiny_network(), mask)
         assert relative_error(parts.total, 2 * mask) < 1e-14
-        assert float(tree_norm(parts.second_order)) == 0.0
+        assert float(optax.tree.norm(parts.second_order)) == 0.0
 
     def test_a_zero_learning_rate_leaves_only_the_direct_part(self):
         params, mask, loss = tiny_network(), mask_logits(), network_loss(images())

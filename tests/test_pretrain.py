@@ -12,14 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metamask_jax import parallel, train, train_step
-from metamask_jax.checkpoint import Checkpoints
-from metamask_jax.config import ConfigError, to_json
-from metamask_jax.optim import SCHEDULES
-from metamask_jax.quickstart import run_quickstart
-from metamask_jax.train import Interrupted, TrainingError, pretrain
-from metamask_jax.train_step import init_state
-from metamask_jax.watch import read_json_lines
+from metamask_jax.cli.quickstart import run_quickstart
+from metamask_jax.config import to_json
+from metamask_jax.core.storage import read_json_lines
+from metamask_jax.errors import ConfigError, Interrupted, TrainingError
+from metamask_jax.evaluate.online import pretrain
+from metamask_jax.training import distributed as parallel
+from metamask_jax.training import loop as train
+from metamask_jax.training import step as train_step
+from metamask_jax.training.checkpoint import Checkpoints
+from metamask_jax.training.optimizers import SCHEDULES
+from metamask_jax.training.state import init_state
 from tests.tiny import tiny_config
 
 SHAPES = {"data.options.train_size": "64", "data.options.test_size": "32"}

@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from metamask_jax import plots
 from metamask_jax.config import default_config, to_json
-from metamask_jax.report import write_report
+from metamask_jax.reporting import plots
+from metamask_jax.reporting.report import write_report
 
 TITLES = [
     "Losses",
@@ -235,6 +235,7 @@ def test_a_workdir_that_does_not_exist_is_refused(tmp_path: pathlib.Path) -> Non
 
 
 def test_neither_report_nor_evaluation_imports_matplotlib_before_it_draws() -> None:
-    code = "import sys, metamask_jax.report, metamask_jax.evaluate; print({'matplotlib', 'orbax'} & set(sys.modules))"
+    modules = "metamask_jax.reporting.report, metamask_jax.evaluate"
+    code = f"import sys, {modules}; print({{'matplotlib', 'orbax'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

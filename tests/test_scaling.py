@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from metamask_jax.data.loader import Batch
-from metamask_jax.state import TrainState, init_state
-from metamask_jax.train_step import make_train_step
+from metamask_jax.training.state import TrainState, init_state
+from metamask_jax.training.step import make_train_step
 from tests.tiny import tiny_batch, tiny_config
 
 _COLLECTIVE = re.compile(r"= (?P<shapes>.*?) (?P<name>all-reduce|all-gather|reduce-scatter|all-to-all)(-start)?\(")

@@ -6,14 +6,14 @@ import numpy as np
 import optax
 import pytest
 
-from metamask_jax import train_step as module
-from metamask_jax.data.augment import example_keys, make_augmentation
-from metamask_jax.losses import nt_xent, redundancy_reduction
+from metamask_jax.augment import example_keys, make_augmentation
+from metamask_jax.core.losses import nt_xent, redundancy_reduction
 from metamask_jax.methods import Clock, Inputs, Variables
 from metamask_jax.methods.base import apply_views
 from metamask_jax.models import ProjectionHead
-from metamask_jax.objective import Context, Sample, total_loss
-from metamask_jax.train_step import build_model, init_state
+from metamask_jax.training import step as module
+from metamask_jax.training.objective import Context, Sample, total_loss
+from metamask_jax.training.state import build_model, init_state
 from tests.references import relative_error
 from tests.tiny import doubled_start, step_on, tiny_batch, tiny_config
 

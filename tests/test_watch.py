@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from metamask_jax.config import ConfigError, apply_overrides, default_config
-from metamask_jax.train import pretrain
-from metamask_jax.watch import Watch
+from metamask_jax.config import apply_overrides, default_config
+from metamask_jax.errors import ConfigError
+from metamask_jax.evaluate.online import pretrain
+from metamask_jax.training.logging import Watch
 
 
 def test_wandb_that_is_not_installed_is_refused_before_anything_is_written(tmp_path, monkeypatch):

@@ -9,13 +9,14 @@ import numpy as np
 from flax import linen as nn
 from ml_collections import ConfigDict
 
-from metamask_jax.config import apply_overrides, default_config, validate
+from metamask_jax.config import apply_overrides, default_config
 from metamask_jax.data.loader import Batch
 from metamask_jax.models import ENCODERS
 from metamask_jax.models.layers import BatchNorm, as_output, dense
-from metamask_jax.parallel import AXIS
-from metamask_jax.state import TrainState, init_state
-from metamask_jax.train_step import Step, make_train_step
+from metamask_jax.training.distributed import AXIS
+from metamask_jax.training.registry import validate
+from metamask_jax.training.state import TrainState, init_state
+from metamask_jax.training.step import Step, make_train_step
 
 T = TypeVar("T")
 LENGTH = {"steps_per_epoch": 4, "total_steps": 12}

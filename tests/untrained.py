@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from metamask_jax.config import default_config, validate
+from metamask_jax.config import default_config
 from metamask_jax.evaluate.workdir import Run
-from metamask_jax.state import build_encoder
+from metamask_jax.training.registry import validate
+from metamask_jax.training.state import build_encoder
 
 
 def config_of(name: str = "resnet18", width: float = 0.125, stem: str = "cifar", image_size: int = 32) -> ConfigDict:

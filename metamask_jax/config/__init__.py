@@ -5,17 +5,9 @@ command line, `--config configs/NAME.py` names the file, `--config configs/NAME.
 `get_config`, and `--config.KEY=VALUE` overrides any key.
 """
 
-from metamask_jax.config.check import validate
+from metamask_jax.config.check import check_values
 from metamask_jax.config.defaults import default_config
-from metamask_jax.config.files import (
-    ConfigError,
-    apply_overrides,
-    differences,
-    flatten,
-    from_json,
-    load_config,
-    to_json,
-)
+from metamask_jax.config.files import apply_overrides, differences, flatten, from_json, load_config, set_key, to_json
 from metamask_jax.config.variants import (
     VARIANTS,
     alone,
@@ -28,9 +20,9 @@ from metamask_jax.config.variants import (
 
 __all__ = [
     "VARIANTS",
-    "ConfigError",
     "alone",
     "apply_overrides",
+    "check_values",
     "default_config",
     "differences",
     "flatten",
@@ -39,8 +31,8 @@ __all__ = [
     "metamask",
     "official",
     "paper",
+    "set_key",
     "to_json",
-    "validate",
     "without_drr",
     "without_meta",
 ]

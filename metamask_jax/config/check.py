@@ -1,22 +1,21 @@
 """The check of a configuration's keys, types and values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from metamask_jax.config.defaults import default_config
-from metamask_jax.config.files import FREE, ConfigError, flatten, from_json, require_known, set_key, to_json
+from metamask_jax.config.files import FREE, flatten, require_known
+from metamask_jax.errors import ConfigError
 
 
-def validate(config: ConfigDict) -> ConfigDict:
-    """Checks every key, type and value, and fills in the method's own defaults.
+def check_values(config: ConfigDict, choices: Mapping[str, Collection[str]]) -> None:
+    """Checks every key, type and value of a configuration by itself.
 
     Args:
-      config: the configuration; it is not changed.
-
-    Returns:
-      A complete, locked copy.
+      config: the configuration.
+      choices: the names that are allowed, by key.
 
     Raises:
       ConfigError: naming the culprit and what is allowed.
@@ -26,15 +25,15 @@ def validate(config: ConfigDict) -> ConfigDict:
     for key, value in values.items():
         require_known(key)
         _require_type(defaults, key, value)
-    for key, choices in _choices().items():
-        if values[key] not in choices:
-            raise ConfigError(f"config.{key}={values[key]!r}; expected one of {', '.join(map(repr, choices))}")
-    for keys, (low, allowed) in _BOUNDS.items():
+    for key, allowed in choices.items():
+        if values[key] not in allowed:
+            raise ConfigError(f"config.{key}={values[key]!r}; expected one of {', '.join(map(repr, allowed))}")
+    for keys, (fits, expected) in _BOUNDS.items():
         for key in keys.split():
             value = values[key]
             smallest = min(value, default=0) if isinstance(value, tuple) else value
-            if smallest is not None and not low(smallest):
-                raise ConfigError(f"config.{key}={value!r}; expected {allowed}")
+            if smallest is not None and not fits(smallest):
+                raise ConfigError(f"config.{key}={value!r}; expected {expected}")
     if values["train.batch_size"] % values["train.accumulate"]:
         raise ConfigError(
             f"config.train.batch_size={values['train.batch_size']}; expected a multiple of "
@@ -49,31 +48,6 @@ def validate(config: ConfigDict) -> ConfigDict:
                     f"config.{key}={values[key]}; expected 1 for config.meta.estimator='lookahead', which learns from "
                     "every whole step"
                 )
-    return _with_method(from_json(to_json(config))).lock()
-
-
-def _with_method(config: ConfigDict) -> ConfigDict:
-    """Fills in what the method leaves to its own defaults, and checks what it needs."""
-    from metamask_jax.methods import METHODS
-
-    recipe = METHODS[config.method.name]
-    for key, value in recipe.defaults.items():
-        if config.method[key] is None:
-            set_key(config, f"method.{key}", value)
-    needed = max(recipe.min_views, 2 if config.loss.drr else 1)
-    if config.data.views < needed:
-        raise ConfigError(
-            f"config.data.views={config.data.views}; expected at least {needed} for config.method.name="
-            f"{config.method.name!r} with config.loss.drr={config.loss.drr}"
-        )
-    if config.data.small_views and not recipe.multi_crop:
-        allowed = ", ".join(repr(name) for name, other in METHODS.items() if other.multi_crop)
-        raise ConfigError(
-            f"config.data.small_views={config.data.small_views}; expected 0 for config.method.name="
-            f"{config.method.name!r}: only {allowed} can use small views"
-        )
-    recipe.check(config)
-    return config
 
 
 _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -101,30 +75,6 @@ _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "method.momentum": (lambda x: 0 <= x <= 1, "a number in [0, 1]"),
 }
-
-
-def _choices() -> dict[str, tuple[str, ...]]:
-    # Imported here, so that reading a config does not load the network code.
-    from metamask_jax.data.augment import PRESETS
-    from metamask_jax.mask import ACTIVATIONS
-    from metamask_jax.meta import TRAINING_ESTIMATORS
-    from metamask_jax.methods import METHODS
-    from metamask_jax.models import ENCODERS, STEMS
-    from metamask_jax.optim import OPTIMIZERS, SCHEDULES
-
-    return {
-        "data.augmentation": tuple(PRESETS),
-        "encoder.name": tuple(ENCODERS),
-        "encoder.stem": STEMS,
-        "method.name": tuple(METHODS),
-        "mask.activation": ACTIVATIONS,
-        "mask.schedule": tuple(SCHEDULES),
-        "meta.estimator": TRAINING_ESTIMATORS,
-        "meta.trial": ("gradient", "optimizer"),
-        "optimizer.name": tuple(OPTIMIZERS),
-        "optimizer.schedule": tuple(SCHEDULES),
-        "train.dtype": ("float32", "bfloat16"),
-    }
 
 
 def _require_type(defaults: ConfigDict, key: str, value: Any) -> None:

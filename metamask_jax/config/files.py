@@ -12,12 +12,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from metamask_jax.config.defaults import default_config
+from metamask_jax.errors import ConfigError
 
 FREE = "data.options."  # keys under it belong to the dataset, which checks them itself
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used; the message says what was found and what is allowed."""
 
 
 def load_config(source: str) -> ConfigDict:

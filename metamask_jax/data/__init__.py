@@ -3,10 +3,10 @@
 Nothing here imports TensorFlow, and tfds is imported only where a set is opened for the first time.
 """
 
-from metamask_jax.data.errors import DataError
 from metamask_jax.data.loader import Batch, batches, prefetch
 from metamask_jax.data.order import batch_indices, steps_per_epoch
 from metamask_jax.data.sources import ArraySource, Source, StreamSource, channel_statistics, open_source
+from metamask_jax.errors import DataError
 
 __all__ = [
     "ArraySource",

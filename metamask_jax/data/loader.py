@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from metamask_jax.data.errors import DataError
 from metamask_jax.data.order import batch_indices, steps_per_epoch
 from metamask_jax.data.sources import Source
 from metamask_jax.data.streams import StreamSource, map_steps
+from metamask_jax.errors import DataError
 
 if TYPE_CHECKING:
     import jax

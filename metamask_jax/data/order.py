@@ -8,7 +8,7 @@ import functools
 
 import numpy as np
 
-from metamask_jax.data.errors import DataError
+from metamask_jax.errors import DataError
 
 
 def steps_per_epoch(size: int, batch_size: int) -> int:

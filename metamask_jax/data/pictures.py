@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metamask_jax.data.errors import DataError
+from metamask_jax.errors import DataError
 
 if TYPE_CHECKING:  # Pillow is imported where a picture is decoded: a cached set needs none
     from PIL import Image

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metamask_jax.data import builders
-from metamask_jax.data.errors import DataError
+from metamask_jax.errors import DataError
 
 _log = logging.getLogger("metamask_jax.data")
 _NAME = re.compile(r"(?P<base>\w+)(/(?P<config>[\w.+-]+))?(:(?P<version>\d+\.\d+\.\d+))?")
@@ -93,7 +93,7 @@ def _describe(folder: pathlib.Path, match: re.Match[str], data_dir: str) -> Prep
 
 def command(name: str, data_dir: str) -> str:
     """Returns the command that prepares a public dataset."""
-    return f"python -m metamask_jax.data.prepare {name} --data_dir={data_dir}"
+    return f"python -m metamask_jax.cli.prepare {name} --data_dir={data_dir}"
 
 
 def prepare_own(name: str, options: builders.Options, data_dir: str) -> None:
@@ -119,7 +119,7 @@ def prepare_public(name: str, data_dir: str) -> None:
             f"{name!r} there"
         )
     done = subprocess.run(
-        [sys.executable, "-m", "metamask_jax.data.prepare", name, f"--data_dir={data_dir}"], check=False
+        [sys.executable, "-m", "metamask_jax.cli.prepare", name, f"--data_dir={data_dir}"], check=False
     )
     if done.returncode:
         raise DataError(f"preparing {name!r} in data_dir={data_dir!r} failed for the reason printed above")

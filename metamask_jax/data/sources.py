@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from metamask_jax.data import arrays, builders, prepared
-from metamask_jax.data.arrays import ArraySource
-from metamask_jax.data.errors import DataError
+from metamask_jax.data import builders, prepared
+from metamask_jax.data import in_memory as arrays
+from metamask_jax.data.in_memory import ArraySource
 from metamask_jax.data.streams import Streaming, StreamSource
+from metamask_jax.errors import DataError
 
 Source = ArraySource | StreamSource
 

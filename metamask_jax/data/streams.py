@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from metamask_jax.data import pictures
-from metamask_jax.data.errors import DataError
 from metamask_jax.data.prepared import Records
+from metamask_jax.errors import DataError
 
 T = TypeVar("T")
 

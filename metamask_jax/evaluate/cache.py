@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from metamask_jax.data.arrays import ArraySource
+from metamask_jax.data.in_memory import ArraySource
 from metamask_jax.data.sources import Source
 from metamask_jax.version import __version__
 

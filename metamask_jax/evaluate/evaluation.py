@@ -10,23 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from metamask_jax.checkpoint import CheckpointError
-from metamask_jax.config import ConfigError
-from metamask_jax.data.errors import DataError
+from metamask_jax.core.storage import write_atomically
 from metamask_jax.data.sources import Source, open_source
+from metamask_jax.errors import CheckpointError, ConfigError, DataError
 from metamask_jax.evaluate.metrics import summarize
 from metamask_jax.evaluate.protocols import GROUPS, LEAST_IMAGES, PROTOCOLS, Data, Outcome, Settings
-from metamask_jax.evaluate.tables import markdown_table
 from metamask_jax.evaluate.workdir import Run, features, load_run
+from metamask_jax.reporting.tables import markdown_table
 from metamask_jax.version import __version__
-from metamask_jax.watch import write_atomically
 
 _log = logging.getLogger(__name__)
 Entry = dict[str, Any]
 _IDENTITY = ("step", "dataset", "train_size", "test_size", "protocol", "features", "seed")
 
 
-def evaluate(
+def evaluate_run(
     workdir: str | pathlib.Path,
     *,
     step: int | str,

@@ -1,7 +1,7 @@
 """Features of pictures from a frozen encoder."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -9,17 +9,17 @@ import numpy as np
 from jax import lax
 from ml_collections import ConfigDict
 
-from metamask_jax.data.augment import PRESETS, ViewSpec, example_keys, make_augmentation
+from metamask_jax.augment import PRESETS, Augmentation, ViewSpec, color_space, example_keys, make_augmentation
+from metamask_jax.core.types import PyTree
 from metamask_jax.data.sources import Source
-from metamask_jax.train_step import build_encoder
+from metamask_jax.training.registry import REGISTRY, Registry
+from metamask_jax.training.state import build_encoder
 
 # Images that go through the encoder at once. A fixed number, because the order of a compiled program's additions, and
 # so the last bit of a feature, depends on it: batch size and devices only say how many such blocks are on their way.
 BLOCK = 32
 
 _CHUNK = 4096  # images read from a source at a time
-
-PyTree = Any
 
 
 class Extractor(Protocol):
@@ -40,18 +40,23 @@ class Extractor(Protocol):
         ...
 
 
-def eval_view(config: ConfigDict) -> ViewSpec:
-    """How an encoder of this configuration sees pictures: resized, cropped in the middle, normalised."""
-    # Encoders trained on Lab channels are shown Lab channels.
-    return PRESETS["eval_lab" if config.data.augmentation == "cmc" else "eval"](config.data.image_size)[0]
+def eval_view(config: ConfigDict, registry: Registry = REGISTRY) -> ViewSpec:
+    """How an encoder of this configuration sees pictures: resized, cropped in the middle, normalised.
+
+    An encoder trained on Lab channels is shown Lab channels.
+    """
+    size = config.data.image_size
+    trained_on = color_space(registry.augmentations[config.data.augmentation](size))
+    return PRESETS["eval_lab" if trained_on == "lab" else "eval"](size)[0]
 
 
 def make_extractor(
     config: ConfigDict,
     *,
-    view: ViewSpec | None = None,
+    view: ViewSpec | Augmentation | None = None,
     seed: int = 0,
     devices: Sequence[jax.Device] | None = None,
+    registry: Registry = REGISTRY,
 ) -> Extractor:
     """Builds the function `(params, batch_stats, images) -> h` that gives the encoder's features of images.
 
@@ -60,15 +65,19 @@ def make_extractor(
 
     Args:
       config: a validated configuration.
-      view: what is done to the images first; None for `eval_view`.
+      view: what is done to the images first, a function of images and keys included; None for `eval_view`.
       seed: of a view that is random.
       devices: devices of this process; None for all of them.
+      registry: what the configuration's names stand for.
     """
     devices = jax.local_devices() if devices is None else list(devices)
     blocks = max(2, -(-config.eval.batch_size // (BLOCK * len(devices))))  # a loop of one would be compiled differently
     batch_size = BLOCK * blocks * len(devices)
-    encoder = build_encoder(config, axis_name=None)
-    augment = make_augmentation((view or eval_view(config),), image_size=config.data.image_size, views=1)
+    encoder = build_encoder(config, axis_name=None, registry=registry)
+    view = view or eval_view(config, registry)
+    if isinstance(view, ViewSpec):
+        view = make_augmentation((view,), image_size=config.data.image_size, views=1)
+    augment: Augmentation = view
 
     def apply(
         params: PyTree, batch_stats: PyTree, images: jax.Array, draw: jax.Array, positions: jax.Array

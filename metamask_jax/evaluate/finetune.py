@@ -1,7 +1,7 @@
 """Fine-tuning of the whole network on labelled images, on a copy of the pretrained weights."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +11,15 @@ from jax import lax
 from jax.typing import ArrayLike
 from ml_collections import ConfigDict
 
-from metamask_jax.data.augment import ViewSpec, example_keys, make_augmentation
+from metamask_jax.augment import ViewSpec, example_keys, make_augmentation
+from metamask_jax.core.types import PyTree
 from metamask_jax.data.sources import Source
 from metamask_jax.evaluate.features import extract_source, make_extractor
-from metamask_jax.evaluate.heads import HeadResult, held_out_rows, momentum
+from metamask_jax.evaluate.minibatch_probe import HeadResult, held_out_rows, momentum
 from metamask_jax.evaluate.workdir import Run
-from metamask_jax.optim import make_schedule
-from metamask_jax.parallel import AXIS
-from metamask_jax.train_step import build_encoder
-
-PyTree = Any
+from metamask_jax.training.distributed import AXIS
+from metamask_jax.training.optimizers import SCHEDULES, make_schedule
+from metamask_jax.training.state import build_encoder
 
 
 class Tuned(NamedTuple):
@@ -87,7 +86,7 @@ def finetune(
         batch_size=max(1, batch_size // devices) * devices,
         seed=seed,
     )
-    extract = make_extractor(run.config)
+    extract = make_extractor(run.config, registry=run.registry)
 
     def scores(tuned: Tuned, source: Source, rows: np.ndarray | None) -> np.ndarray:
         h, _ = extract_source(extract, tuned.params, {"encoder": tuned.batch_stats}, source, rows=rows)
@@ -118,7 +117,11 @@ class _Fit(NamedTuple):
         # Epochs follow one another without a gap, so that a few images fill a batch of any size.
         order = np.concatenate([random.permutation(rows) for _ in range(passes)])
         rate = make_schedule(
-            "cosine", learning_rate=learning_rate, steps_per_epoch=steps, total_steps=steps, warmup_epochs=0.0
+            SCHEDULES["cosine"],
+            learning_rate=learning_rate,
+            steps_per_epoch=steps,
+            total_steps=steps,
+            warmup_epochs=0.0,
         )
         tuned = self.start
         positions = np.arange(self.batch_size, dtype=np.int32).reshape(devices, -1)

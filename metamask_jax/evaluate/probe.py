@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jax import lax
 
-from metamask_jax.evaluate.heads import held_out_rows
+from metamask_jax.evaluate.minibatch_probe import held_out_rows
 
 L2_GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metamask_jax.data.augment import RandomResizedCrop, ViewSpec
+from metamask_jax.augment import RandomResizedCrop, ViewSpec
 from metamask_jax.data.sources import Source
 from metamask_jax.evaluate.features import eval_view, extract_source, make_extractor
 from metamask_jax.evaluate.finetune import finetune
-from metamask_jax.evaluate.heads import HeadResult, sgd_heads
 from metamask_jax.evaluate.knn import knn_scores
+from metamask_jax.evaluate.minibatch_probe import HeadResult, sgd_heads
 from metamask_jax.evaluate.probe import linear_probe
 from metamask_jax.evaluate.workdir import Run
 
@@ -183,7 +183,12 @@ def _mlp(data: Data, settings: Settings) -> dict[str, Outcome]:
 
 def _linear_augmented(data: Data, settings: Settings) -> dict[str, Outcome]:
     """A linear classifier trained by SGD on features of new random crops and flips each epoch, as for ImageNet."""
-    extract = make_extractor(data.run.config, view=random_view(data.run, smallest=0.08), seed=settings.seed)
+    extract = make_extractor(
+        data.run.config,
+        view=random_view(data.run, smallest=0.08),
+        seed=settings.seed,
+        registry=data.run.registry,
+    )
     state = data.run.state
 
     def epoch_features(epoch: int) -> np.ndarray:
@@ -243,7 +248,7 @@ LEAST_IMAGES = {"knn_official": 5, "knn_k200": 200, "knn_euclidean5": 5}  # that
 def random_view(run: Run, *, smallest: float) -> ViewSpec:
     """Random crop of at least a part `smallest` of the area, and flip; else what the encoder sees in evaluation."""
     crop = RandomResizedCrop(scale=(smallest, 1.0), ratio=(3 / 4, 4 / 3))
-    return dataclasses.replace(eval_view(run.config), crop=crop, flip_p=0.5)
+    return dataclasses.replace(eval_view(run.config, run.registry), crop=crop, flip_p=0.5)
 
 
 def stratified_subset(labels: np.ndarray, *, fraction: float, seed: int) -> np.ndarray:

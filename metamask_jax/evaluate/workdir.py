@@ -7,13 +7,15 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from metamask_jax.checkpoint import CheckpointError, Checkpoints, DamagedError
-from metamask_jax.config import ConfigError, from_json, validate
+from metamask_jax.config import from_json
+from metamask_jax.core.mask import mask_weights
 from metamask_jax.data.sources import Source
+from metamask_jax.errors import CheckpointError, ConfigError
 from metamask_jax.evaluate.cache import cached_features
 from metamask_jax.evaluate.features import extract_source, make_extractor
-from metamask_jax.mask import mask_weights
-from metamask_jax.train_step import TrainState, init_state
+from metamask_jax.training.checkpoint import Checkpoints, DamagedError
+from metamask_jax.training.registry import REGISTRY, Registry, validate
+from metamask_jax.training.state import TrainState, init_state
 
 
 class Run(NamedTuple):
@@ -24,12 +26,14 @@ class Run(NamedTuple):
       config: its validated configuration.
       state: its state, of NumPy arrays.
       step: the training step after which the state was saved.
+      registry: what the configuration's names stand for.
     """
 
     workdir: pathlib.Path
     config: ConfigDict
     state: TrainState
     step: int
+    registry: Registry = REGISTRY
 
     @property
     def mask_weights(self) -> np.ndarray:
@@ -37,19 +41,20 @@ class Run(NamedTuple):
         return np.asarray(mask_weights(self.state.mask, activation=self.config.mask.activation))
 
 
-def load_run(workdir: str | pathlib.Path, *, step: int | str) -> Run:
+def load_run(workdir: str | pathlib.Path, *, step: int | str = "last", registry: Registry = REGISTRY) -> Run:
     """Reads a run; nothing in its working directory changes, and it may still be training.
 
     Args:
       workdir: of the run.
       step: a step that was saved, `last` for the newest, or `best` for the one with the highest online kNN accuracy.
+      registry: what the configuration's names stand for.
 
     Raises:
       ConfigError: there is no run, or no such step; the message names those that exist.
       CheckpointError: the checkpoint is damaged or another model's.
     """
     workdir = pathlib.Path(workdir)
-    config = read_config(workdir)
+    config = read_config(workdir, registry)
     folder = workdir / "checkpoints"
     checkpoints = Checkpoints.for_reading(folder) if folder.is_dir() else None
     steps = checkpoints.steps() if checkpoints is not None else []
@@ -57,14 +62,14 @@ def load_run(workdir: str | pathlib.Path, *, step: int | str) -> Run:
         raise ConfigError(f"--workdir {workdir} has no checkpoint; expected a run that has saved at least one")
     try:
         found = _resolve(step, checkpoints, steps)
-        restored = checkpoints.restore(jax.eval_shape(lambda: init_state(config)), step=found)
+        restored = checkpoints.restore(jax.eval_shape(lambda: init_state(config, registry=registry)), step=found)
     except DamagedError as error:
         raise DamagedError(f"--workdir {workdir}: {error}; the steps saved there are {_listed(steps)}") from error
     except CheckpointError as error:
         raise CheckpointError(f"--workdir {workdir}: {error}") from error
     finally:
         checkpoints.close()
-    return Run(workdir, config, restored.state, found)
+    return Run(workdir, config, restored.state, found, registry)
 
 
 def features(run: Run, source: Source) -> tuple[np.ndarray, np.ndarray]:
@@ -79,7 +84,9 @@ def features(run: Run, source: Source) -> tuple[np.ndarray, np.ndarray]:
     """
 
     def extract() -> tuple[np.ndarray, np.ndarray]:
-        return extract_source(make_extractor(run.config), run.state.params, run.state.batch_stats, source)
+        return extract_source(
+            make_extractor(run.config, registry=run.registry), run.state.params, run.state.batch_stats, source
+        )
 
     return cached_features(
         run.workdir / "features",
@@ -91,7 +98,7 @@ def features(run: Run, source: Source) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def read_config(workdir: pathlib.Path) -> ConfigDict:
+def read_config(workdir: pathlib.Path, registry: Registry = REGISTRY) -> ConfigDict:
     """The configuration of the run in a working directory."""
     if not workdir.is_dir():
         raise ConfigError(f"--workdir {workdir} does not exist; expected the folder of a pretrained run")
@@ -99,7 +106,7 @@ def read_config(workdir: pathlib.Path) -> ConfigDict:
     if not path.is_file():
         raise ConfigError(f"--workdir {workdir} has no config.json; expected a folder that run_pretrain.py has written")
     try:
-        return validate(from_json(path.read_text()))
+        return validate(from_json(path.read_text()), registry)
     except (ValueError, OSError, AttributeError) as error:  # no JSON, no object, or a key of another version
         raise ConfigError(f"--workdir {workdir}: config.json cannot be used, {error}") from error
 

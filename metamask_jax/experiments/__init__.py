@@ -1,15 +1,15 @@
 """Every table and figure of the paper by one command: `python -m metamask_jax.experiments list`."""
 
-from metamask_jax.experiments.b import B
+from metamask_jax.experiments.all_methods import M
 from metamask_jax.experiments.base import Experiment
+from metamask_jax.experiments.budgets import B
 from metamask_jax.experiments.confounders import C1, C2, C3
 from metamask_jax.experiments.estimators import C4
-from metamask_jax.experiments.f1 import F1A, F1B
-from metamask_jax.experiments.m import M
+from metamask_jax.experiments.figure1 import F1A, F1B
 from metamask_jax.experiments.masks import F2, F6, F7
-from metamask_jax.experiments.t1 import T1
-from metamask_jax.experiments.t2 import T2
-from metamask_jax.experiments.theory import TH
+from metamask_jax.experiments.table1 import T1
+from metamask_jax.experiments.table2 import T2
+from metamask_jax.experiments.theorems import TH
 from metamask_jax.experiments.training import F4, F5, F8, T3, T4, T5, T6
 
 EXPERIMENTS: dict[str, Experiment] = {

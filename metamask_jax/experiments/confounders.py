@@ -1,11 +1,11 @@
 """C1, C2, C3, beyond the paper: does the mask find the confounders where they are known (confounded_shapes)?"""
 
+from metamask_jax.core.meta import TRAINING_ESTIMATORS
 from metamask_jax.experiments.ablations import COMPARED, ablation_cells
 from metamask_jax.experiments.base import Cell, Experiment, Label, Report, Results, Table
 from metamask_jax.experiments.output import lines
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.experiments.statistics import difference_text, mean_text, paired_difference
-from metamask_jax.meta import TRAINING_ESTIMATORS
 
 _MEASURES = ("knn", "mask", "information", "meta_norms")
 _SHAPES = "confounded_shapes"

@@ -1,9 +1,9 @@
 """C4, beyond the paper: what each way to the meta-gradient costs, and what it brings."""
 
+from metamask_jax.core.meta import TRAINING_ESTIMATORS
 from metamask_jax.experiments.base import Cell, Experiment, Report, Results, Table
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.experiments.statistics import difference_text, mean_text, paired_difference
-from metamask_jax.meta import TRAINING_ESTIMATORS
 
 _DATASETS = {"cifar10": "CIFAR-10", "confounded_shapes": "Confounded shapes"}
 _BASE = "no mask"

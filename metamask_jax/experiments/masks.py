@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from metamask_jax import plots
 from metamask_jax.evaluate.diagnostics import figures
 from metamask_jax.evaluate.diagnostics.masking import Halves, Trials
 from metamask_jax.experiments.base import Cell, Experiment, Report, Result, Results, Table
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.experiments.statistics import mean_text
+from metamask_jax.reporting import plots
 
 
 def _trials(result: Result, measure: str) -> Trials:

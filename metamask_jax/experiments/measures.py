@@ -7,18 +7,18 @@ from typing import Any
 import jax
 import numpy as np
 
+from metamask_jax.core.storage import read_json_lines, to_plain
 from metamask_jax.data.sources import open_configured
 from metamask_jax.evaluate.diagnostics.subject import Subject
 from metamask_jax.evaluate.diagnostics.suite import DIAGNOSTICS
 from metamask_jax.evaluate.evaluation import load_data
 from metamask_jax.evaluate.features import extract_source, make_extractor
-from metamask_jax.evaluate.heads import held_out_rows
 from metamask_jax.evaluate.knn import knn_accuracy
 from metamask_jax.evaluate.metrics import top_k_accuracy
+from metamask_jax.evaluate.minibatch_probe import held_out_rows
 from metamask_jax.evaluate.protocols import PROTOCOLS, Settings
 from metamask_jax.evaluate.workdir import load_run
-from metamask_jax.state import init_state
-from metamask_jax.watch import read_json_lines, to_plain
+from metamask_jax.training.state import init_state
 
 _TRIALS = 10  # random masks a rate, the paper's number
 
@@ -53,8 +53,13 @@ def _validation(subject: Subject) -> dict[str, Any]:
 
 def _untrained(subject: Subject) -> dict[str, Any]:
     """KNN of the encoder as the run started."""
-    state = init_state(subject.run.config)
-    extract = partial(extract_source, make_extractor(subject.run.config), state.params, state.batch_stats)
+    state = init_state(subject.run.config, registry=subject.run.registry)
+    extract = partial(
+        extract_source,
+        make_extractor(subject.run.config, registry=subject.run.registry),
+        state.params,
+        state.batch_stats,
+    )
     return {"accuracy": _knn(subject, *(extract(subject.open(split)) for split in ("train", "test")))}
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metamask_jax import plots
 from metamask_jax.experiments.base import Label, Report, Results, Table
 from metamask_jax.experiments.statistics import difference_text, mean_text, paired_difference
+from metamask_jax.reporting import plots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

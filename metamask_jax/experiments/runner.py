@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from metamask_jax.config import flatten, validate
+from metamask_jax.config import flatten
+from metamask_jax.core.storage import write_atomically
 from metamask_jax.experiments.base import Cell, Experiment, Label, Result, Results
 from metamask_jax.experiments.scales import Scale
-from metamask_jax.watch import write_atomically
+from metamask_jax.training.registry import validate
 
 _log = logging.getLogger("metamask_jax.experiments")
 _NOT_THE_RUN = ("data.dir", "data.prefetch", "log.", "checkpoint.")  # of no influence on what comes out
@@ -81,8 +82,8 @@ def only(jobs: list[Job], labels: dict[str, Label]) -> list[Job]:
 
 def run_job(job: Job) -> None:
     """Pretrains, going on where an earlier attempt stopped, and takes the measures that are missing."""
+    from metamask_jax.evaluate.online import pretrain
     from metamask_jax.experiments.measures import measure
-    from metamask_jax.train import pretrain
 
     if not (job.workdir / "result.json").exists():
         pretrain(job.config, job.workdir)
@@ -120,7 +121,7 @@ def _in_this_process(pair: tuple[Job, list[str]]) -> str | None:
     """Runs a job; returns what went wrong, for the rest of the grid should not suffer."""
     import jax
 
-    from metamask_jax.train import Interrupted
+    from metamask_jax.errors import Interrupted
 
     try:
         run_job(pair[0])

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from metamask_jax import presets
-from metamask_jax.config import VARIANTS, ConfigError, apply_overrides
+from metamask_jax.config import VARIANTS, apply_overrides
+from metamask_jax.config import recipes as presets
+from metamask_jax.errors import ConfigError
 
 
 class Scale(NamedTuple):

@@ -4,20 +4,19 @@ import dataclasses
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from metamask_jax.data.augment import PRESETS, CenterCrop, example_keys, make_augmentation
+from metamask_jax.augment import PRESETS, CenterCrop, example_keys, make_augmentation
+from metamask_jax.core.types import PyTree
 from metamask_jax.evaluate.features import eval_view
 from metamask_jax.evaluate.workdir import Run, load_run
 from metamask_jax.models import Encoder
-from metamask_jax.state import build_encoder
-
-PyTree = Any
+from metamask_jax.training.state import build_encoder
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

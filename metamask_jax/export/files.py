@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax.serialization import msgpack_restore, msgpack_serialize
 
-from metamask_jax.config import ConfigError
+from metamask_jax.errors import ConfigError
 
 _KEY = "metamask_jax"  # under which the metadata are kept
 

@@ -6,7 +6,7 @@ from functools import partial
 import jax
 from ml_collections import ConfigDict
 
-from metamask_jax.losses import redundancy_reduction
+from metamask_jax.core.losses import redundancy_reduction
 from metamask_jax.methods.base import (
     Inputs,
     Method,

@@ -8,10 +8,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from ml_collections import ConfigDict
 
+from metamask_jax.core.types import PyTree
 from metamask_jax.models import Encoder, make_encoder
 from metamask_jax.models.layers import BATCH_NORM_MOMENTUM
-
-PyTree = Any
 
 
 class Variables(NamedTuple):
@@ -105,7 +104,8 @@ class Recipe(NamedTuple):
       defaults: values of the keys of `config.method` that are left open (None), from the method's own paper.
       min_views: views of an image it needs.
       multi_crop: whether it has a use for small crops beside the views.
-      encoder: builds the encoder, with the arguments of `make_encoder`.
+      encoder: builds the encoder, with the arguments of `models.make_encoder`.
+      color_space: what the channels of its views must be, 'rgb' or 'lab', or None if it does not matter.
       check: raises a ConfigError for a completed configuration that does not suit it.
     """
 
@@ -114,6 +114,7 @@ class Recipe(NamedTuple):
     min_views: int
     multi_crop: bool = False
     encoder: Callable[..., Encoder] = make_encoder
+    color_space: str | None = None
     check: Callable[[ConfigDict], None] = lambda config: None
 
 

@@ -5,10 +5,9 @@ import jax.numpy as jnp
 from jax import lax
 from ml_collections import ConfigDict
 
-from metamask_jax.config import ConfigError
-from metamask_jax.data.augment import PRESETS
-from metamask_jax.losses import memory_logits, noise_contrastive
-from metamask_jax.losses.arrays import unit_norm
+from metamask_jax.core.arrays import unit_norm
+from metamask_jax.core.losses import memory_logits, noise_contrastive
+from metamask_jax.errors import ConfigError
 from metamask_jax.methods.base import (
     Clock,
     Inputs,
@@ -115,19 +114,10 @@ def _normalizers(fixed: jax.Array, estimates: jax.Array, axis_name: str | None) 
     return jnp.where(fixed > 0, fixed, mean)
 
 
-def check_lab(config: ConfigDict) -> None:
-    """Refuses views whose channels are not lightness and colour."""
-    if PRESETS[config.data.augmentation](config.data.image_size)[0].color_space != "lab":
-        raise ConfigError(
-            f"config.data.augmentation={config.data.augmentation!r}; expected 'cmc' or 'shapes_lab' for "
-            "config.method.name='cmc', whose encoders see the channels of Lab"
-        )
-
-
 CMC = Recipe(
     cmc,
     defaults={"head": (128,), "temperature": 0.07, "momentum": 0.5, "negatives": 4096},
     min_views=1,
     encoder=make_split_encoder,
-    check=check_lab,
+    color_space="lab",
 )

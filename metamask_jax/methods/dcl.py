@@ -3,7 +3,7 @@
 import jax
 from ml_collections import ConfigDict
 
-from metamask_jax.losses import debiased_nt_xent
+from metamask_jax.core.losses import debiased_nt_xent
 from metamask_jax.methods.base import Method, Recipe
 from metamask_jax.methods.contrast import contrastive
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from metamask_jax.losses import info_nce
+from metamask_jax.core.losses import info_nce
 from metamask_jax.methods import queue
 from metamask_jax.methods.base import (
     Clock,

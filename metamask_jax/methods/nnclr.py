@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from ml_collections import ConfigDict
 
-from metamask_jax.losses import info_nce_in_batch
-from metamask_jax.losses.arrays import matmul, unit_norm
+from metamask_jax.core.arrays import matmul, unit_norm
+from metamask_jax.core.losses import info_nce_in_batch
 from metamask_jax.methods import queue
 from metamask_jax.methods.base import Clock, Inputs, Method, Output, PyTree, Recipe, Variables
 from metamask_jax.methods.queue import Queue

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from metamask_jax.losses.arrays import unit_norm
+from metamask_jax.core.arrays import unit_norm
 
 
 class Queue(NamedTuple):

@@ -3,8 +3,8 @@
 import jax
 from ml_collections import ConfigDict
 
-from metamask_jax.config import ConfigError
-from metamask_jax.losses import cross_entropy
+from metamask_jax.core.losses import cross_entropy
+from metamask_jax.errors import ConfigError
 from metamask_jax.methods.base import (
     Inputs,
     Method,

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from jax import lax
 from ml_collections import ConfigDict
 
-from metamask_jax.config import ConfigError
-from metamask_jax.losses import swapped_prediction
-from metamask_jax.losses.arrays import unit_norm
+from metamask_jax.core.arrays import unit_norm
+from metamask_jax.core.losses import swapped_prediction
+from metamask_jax.errors import ConfigError
 from metamask_jax.methods import queue
 from metamask_jax.methods.base import (
     Clock,

@@ -5,15 +5,15 @@ float32 features `[batch, module.features]`. BatchNorm statistics are those of o
 maps an encoder over them (`methods.base.apply_views`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from jax.typing import DTypeLike
 
-from metamask_jax.models.conv import AlexNet
+from metamask_jax.models.alexnet import AlexNet
 from metamask_jax.models.heads import ProjectionHead, predictor
-from metamask_jax.models.layers import count_parameters, parameter_table
+from metamask_jax.models.layers import count_parameters
 from metamask_jax.models.resnet import ResNet
 from metamask_jax.models.split import SplitEncoder
 
@@ -28,7 +28,6 @@ __all__ = [
     "count_parameters",
     "make_encoder",
     "make_split_encoder",
-    "parameter_table",
     "predictor",
 ]
 
@@ -59,7 +58,8 @@ def make_encoder(
     dtype: DTypeLike,
     axis_name: str | None,
     remat: bool = False,
-) -> AlexNet | ResNet:
+    encoders: Mapping[str, Callable[..., Encoder]] = ENCODERS,
+) -> Encoder:
     """Builds an encoder by name.
 
     Example:
@@ -67,13 +67,14 @@ def make_encoder(
         512
 
     Args:
-        name: a key of `ENCODERS`.
+        name: a key of `encoders`.
         width: multiplier of all channel counts.
         stem: `"cifar"` for the first layer made for small images, `"imagenet"` for the original one.
         image_size: height and width of the images.
         dtype: what to compute in (`"float32"`, `"bfloat16"`); parameters and BatchNorm statistics are float32.
         axis_name: mapped axis over which BatchNorm statistics are synchronised, or None for one device.
         remat: whether the backward pass computes the activations inside each block again instead of keeping them.
+        encoders: constructors by name.
 
     Returns:
         A Linen module.
@@ -81,8 +82,8 @@ def make_encoder(
     Raises:
         ValueError: if a value is not one of those allowed.
     """
-    if name not in ENCODERS:
-        raise ValueError(f"name={name!r}; expected one of {', '.join(map(repr, ENCODERS))}")
+    if name not in encoders:
+        raise ValueError(f"name={name!r}; expected one of {', '.join(map(repr, encoders))}")
     if stem not in STEMS:
         raise ValueError(f"stem={stem!r}; expected one of {', '.join(map(repr, STEMS))}")
     if width <= 0:
@@ -91,7 +92,7 @@ def make_encoder(
     smallest = {"cifar": 15, "imagenet": 63}[stem] if name in ("conv", "fc") else 1
     if image_size < smallest:
         raise ValueError(f"image_size={image_size!r}; expected at least {smallest} for {name!r} with stem={stem!r}")
-    return ENCODERS[name](width=width, stem=stem, image_size=image_size, dtype=dtype, axis_name=axis_name, remat=remat)
+    return encoders[name](width=width, stem=stem, image_size=image_size, dtype=dtype, axis_name=axis_name, remat=remat)
 
 
 def make_split_encoder(name: str, *, width: float, **settings: Any) -> SplitEncoder:

@@ -9,8 +9,8 @@ from jax import lax
 from jax.nn import initializers
 from jax.typing import DTypeLike
 
-from metamask_jax.ops import conv2d
-from metamask_jax.ops.moments import moments, spread
+from metamask_jax.kernels import conv2d
+from metamask_jax.kernels.moments import moments, spread
 
 Initializer = initializers.Initializer
 
@@ -116,19 +116,3 @@ def count_parameters(params: Any) -> dict[str, int]:
         Number of parameters of each part, in the order of `params`.
     """
     return {part: sum(leaf.size for leaf in jax.tree.leaves(tree)) for part, tree in params.items()}
-
-
-def parameter_table(params: Any) -> str:
-    """Lays out the counts of `count_parameters` and their total, one line a part.
-
-    Example:
-        >>> print(parameter_table({"encoder": jnp.zeros((3, 400)), "mask": jnp.zeros(5)}))
-        encoder  1,200
-        mask         5
-        total    1,205
-    """
-    counts = count_parameters(params)
-    rows = [*counts.items(), ("total", sum(counts.values()))]
-    left = max(len(part) for part, _ in rows)
-    right = max(len(f"{count:,}") for _, count in rows)
-    return "\n".join(f"{part:<{left}}  {count:>{right},}" for part, count in rows)

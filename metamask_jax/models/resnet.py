@@ -12,8 +12,8 @@ import jax
 from flax import linen as nn
 from jax.typing import DTypeLike
 
+from metamask_jax.kernels import max_pool
 from metamask_jax.models.layers import BatchNorm, Conv, as_output, kaiming_normal, scaled
-from metamask_jax.ops import max_pool
 
 
 class _Block(nn.Module):

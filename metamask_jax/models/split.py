@@ -4,9 +4,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from metamask_jax.models.conv import AlexNet
-from metamask_jax.models.resnet import ResNet
-
 
 class SplitEncoder(nn.Module):
     """Two encoders that share nothing; the representation is `[lightness half, colour half]`.
@@ -16,8 +13,8 @@ class SplitEncoder(nn.Module):
         color: sees channels a and b; as many features as the other.
     """
 
-    lightness: AlexNet | ResNet
-    color: AlexNet | ResNet
+    lightness: nn.Module
+    color: nn.Module
 
     @property
     def features(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from metamask_jax.data.augment import (
+from metamask_jax.augment import (
     PRESETS,
     CenterCrop,
     example_keys,

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from metamask_jax.data.augment import PRESETS, RandomResizedCrop, draws, example_keys, sample_draws
+from metamask_jax.augment import PRESETS, RandomResizedCrop, draws, example_keys, sample_draws
 
 COUNT = 20_000
 SMALLEST_P = 1e-3

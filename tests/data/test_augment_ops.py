@@ -16,8 +16,8 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 from scipy import ndimage
 
-from metamask_jax.data.augment import ops
-from metamask_jax.data.augment.presets import LAB_MEAN, LAB_STD
+from metamask_jax.augment import ops
+from metamask_jax.augment.presets import LAB_MEAN, LAB_STD
 
 EXACT = 3e-6
 GREY_LEVELS = 1.5 / 255

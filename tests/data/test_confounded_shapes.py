@@ -5,7 +5,7 @@ import pytest
 
 from metamask_jax.data import open_source
 from metamask_jax.data.builders import shapes
-from metamask_jax.data.errors import DataError
+from metamask_jax.errors import DataError
 from tests.data.conftest import SHAPES
 
 

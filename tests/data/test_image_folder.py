@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from metamask_jax.data import DataError, StreamSource, batches, open_source
+from metamask_jax.data import StreamSource, batches, open_source
 from metamask_jax.data.builders.image_folder import displayed
+from metamask_jax.errors import DataError
 
 
 def open_folder(path, data_dir, *, split="pretrain", image_size=8, **options):

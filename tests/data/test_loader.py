@@ -7,7 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from metamask_jax.data import ArraySource, DataError, batches, prefetch
+from metamask_jax.data import ArraySource, batches, prefetch
+from metamask_jax.errors import DataError
 
 
 def make_source(size=40):

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from metamask_jax.data.errors import DataError
 from metamask_jax.data.order import batch_indices, steps_per_epoch
+from metamask_jax.errors import DataError
 
 
 @pytest.mark.parametrize(("size", "batch_size"), [(12, 3), (13, 3), (5, 5), (7, 1)])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from metamask_jax.cli.preview import draw_grid, main
 from metamask_jax.data import batch_indices, open_source
-from metamask_jax.data.preview import draw_grid, main
 
 CONFIG = """
 from metamask_jax.config import default_config

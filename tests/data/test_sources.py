@@ -9,8 +9,10 @@ import types
 import numpy as np
 import pytest
 
-from metamask_jax.data import ArraySource, DataError, channel_statistics, open_source, prepare, prepared
+from metamask_jax.cli import prepare
+from metamask_jax.data import ArraySource, channel_statistics, open_source, prepared
 from metamask_jax.data.sources import _split_of_role
+from metamask_jax.errors import DataError
 from tests.data.conftest import SHAPES
 
 
@@ -110,7 +112,7 @@ def test_a_missing_dataset_says_what_to_run(tmp_path, monkeypatch):
     with pytest.raises(DataError) as error:
         open_source("stl10", split="pretrain", data_dir=str(tmp_path))
     assert "pip install 'metamask_jax[prepare]'" in str(error.value)
-    assert f"python -m metamask_jax.data.prepare stl10 --data_dir={tmp_path}" in str(error.value)
+    assert f"python -m metamask_jax.cli.prepare stl10 --data_dir={tmp_path}" in str(error.value)
 
 
 def test_a_dataset_that_tfds_does_not_know_is_refused_as_such(tmp_path):
@@ -198,7 +200,7 @@ def test_a_second_process_that_decodes_the_same_is_no_error(own_dir, monkeypatch
             shutil.copytree(source, target)
         rename(source, target)
 
-    monkeypatch.setattr("metamask_jax.data.arrays.os.rename", rename_after_the_other)
+    monkeypatch.setattr("metamask_jax.data.in_memory.os.rename", rename_after_the_other)
     assert len(open_source("confounded_shapes", split="train", data_dir=str(own_dir), **SHAPES)) == 60
 
 

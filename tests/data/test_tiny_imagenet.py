@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from metamask_jax.data import DataError, open_source
+from metamask_jax.data import open_source
+from metamask_jax.errors import DataError
 
 SUBSET = pathlib.Path(__file__).parents[3] / "shared" / "data" / "tiny-imagenet-200-subset20.zip"
 

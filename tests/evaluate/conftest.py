@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from metamask_jax.train import pretrain
+from metamask_jax.evaluate.online import pretrain
 from tests.tiny import tiny_config
 
 OVERRIDES = {

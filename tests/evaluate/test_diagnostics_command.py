@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from metamask_jax.evaluate.diagnostics.__main__ import main
+from metamask_jax.cli.diagnostics import main
+from metamask_jax.core.storage import to_plain
 from metamask_jax.evaluate.diagnostics.subject import Subject
 from metamask_jax.evaluate.diagnostics.suite import DIAGNOSTICS
 from metamask_jax.evaluate.workdir import load_run
-from metamask_jax.watch import to_plain
 
 
 @pytest.fixture(scope="module")

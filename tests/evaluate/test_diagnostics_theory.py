@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from metamask_jax.core.losses import nt_xent
 from metamask_jax.evaluate.diagnostics import theory
-from metamask_jax.losses import nt_xent
 from tests.clusters import clusters
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from metamask_jax.augment.presets import IMAGENET_MEAN, IMAGENET_STD
 from metamask_jax.config import default_config
-from metamask_jax.data.augment.presets import IMAGENET_MEAN, IMAGENET_STD
 from metamask_jax.evaluate import make_extractor
 from metamask_jax.models import Encoder, make_encoder
 

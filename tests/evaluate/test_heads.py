@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from metamask_jax.evaluate.heads import held_out_rows, sgd_heads
+from metamask_jax.evaluate.minibatch_probe import held_out_rows, sgd_heads
 
 CLASSES, DIM = 4, 12
 SETTINGS: dict[str, Any] = {

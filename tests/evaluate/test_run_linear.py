@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from metamask_jax.cli.evaluate import evaluate_command
 from metamask_jax.config import from_json, to_json
 from metamask_jax.evaluate import evaluation
-from metamask_jax.evaluate.command_line import evaluate_command
 from metamask_jax.evaluate.protocols import Settings
 from tests.test_checkpoint import damage
 
@@ -52,7 +52,7 @@ def test_results_are_printed_kept_and_reported(workdir: pathlib.Path, capsys: py
 
 def test_later_results_join_earlier_ones(workdir: pathlib.Path) -> None:
     def evaluate(protocol: str, step: int, size: int | None) -> int:
-        evaluation.evaluate(
+        evaluation.evaluate_run(
             workdir,
             step=step,
             protocols=[protocol],

@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from metamask_jax.checkpoint import CheckpointError, Checkpoints
-from metamask_jax.config import ConfigError
 from metamask_jax.data.sources import open_configured
+from metamask_jax.errors import CheckpointError, ConfigError
 from metamask_jax.evaluate import cache, workdir
 from metamask_jax.evaluate.features import extract_source, make_extractor
-from metamask_jax.train_step import init_state
+from metamask_jax.training.checkpoint import Checkpoints
+from metamask_jax.training.state import init_state
 
 
 @pytest.fixture

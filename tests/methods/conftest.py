@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from metamask_jax import train_step as module
 from metamask_jax.methods import METHODS
+from metamask_jax.training import step as module
 from tests.tiny import doubled_start, step_on, tiny_batch, tiny_config
 
 BATCH = tiny_batch()

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metamask_jax.config import ConfigError
+from metamask_jax.core.losses import memory_logits, noise_contrastive
+from metamask_jax.errors import ConfigError
+from metamask_jax.evaluate.online import pretrain
 from metamask_jax.evaluate.workdir import load_run
-from metamask_jax.losses import memory_logits, noise_contrastive
 from metamask_jax.methods import METHODS, Clock, Inputs
 from metamask_jax.methods.cmc import _draw
 from metamask_jax.models import make_split_encoder
-from metamask_jax.train import pretrain
-from metamask_jax.train_step import init_state
+from metamask_jax.training.state import init_state
 from tests.methods.conftest import method_config
 from tests.methods.test_definitions import linear_head
 from tests.references import cosine

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from metamask_jax.losses import cross_entropy, info_nce, info_nce_in_batch, negative_cosine
+from metamask_jax.core.losses import cross_entropy, info_nce, info_nce_in_batch, negative_cosine
 from metamask_jax.methods import METHODS, Clock, Inputs
 from metamask_jax.methods.queue import Queue
 from tests import references

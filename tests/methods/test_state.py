@@ -6,11 +6,13 @@ import numpy as np
 import optax
 import pytest
 
-from metamask_jax.config import ConfigError, apply_overrides, default_config, validate
+from metamask_jax.config import apply_overrides, default_config
+from metamask_jax.errors import ConfigError
 from metamask_jax.methods import METHODS, Clock, Method, Output, Recipe, Variables, queue
 from metamask_jax.methods.siamese import cosine_momentum, moving_average
-from metamask_jax.optim import make_optimizer
-from metamask_jax.train_step import init_state
+from metamask_jax.training.optimizers import make_optimizer
+from metamask_jax.training.registry import validate
+from metamask_jax.training.state import init_state
 from tests.methods.conftest import BATCH, NEEDS, method_config
 from tests.tiny import step_on, tiny_config
 
@@ -127,8 +129,8 @@ def test_what_keeps_its_learning_rate_does_not_follow_the_schedule():
 
 class TestDropout:
     def masked_share(self, shared):
-        from metamask_jax.data.augment import example_keys
-        from metamask_jax.objective import _dropout
+        from metamask_jax.augment import example_keys
+        from metamask_jax.training.objective import _dropout
 
         config = tiny_config({"method.dropout": "0.25", "method.dropout_shared": str(shared)})
         h = jnp.ones((2, 64, 100))

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from jax import lax
 
-from metamask_jax.checkpoint import Checkpoints
 from metamask_jax.config import alone
 from metamask_jax.methods import METHODS, Clock
-from metamask_jax.objective import Context, Sample, method_loss
-from metamask_jax.state import build_model, init_state
+from metamask_jax.training.checkpoint import Checkpoints
+from metamask_jax.training.objective import Context, Sample, method_loss
+from metamask_jax.training.state import build_model, init_state
 from tests.methods.conftest import BATCH, compiled, method_config, plain_views
 from tests.references import relative_error
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from metamask_jax import train_step as module
-from metamask_jax.config import ConfigError
-from metamask_jax.data.augment import example_keys, make_multi_crop
-from metamask_jax.losses import sinkhorn, swapped_prediction
+from metamask_jax.augment import example_keys, make_multi_crop
+from metamask_jax.core.losses import sinkhorn, swapped_prediction
+from metamask_jax.errors import ConfigError
 from metamask_jax.methods import METHODS, Clock, Inputs
 from metamask_jax.models import ENCODERS, make_encoder
 from metamask_jax.models.layers import BatchNorm, as_output, dense
-from metamask_jax.objective import Context, Sample, total_loss
-from metamask_jax.train_step import build_model
+from metamask_jax.training import step as module
+from metamask_jax.training.objective import Context, Sample, total_loss
+from metamask_jax.training.state import build_model
 from tests.methods.conftest import BATCH, method_config, plain_views
 from tests.methods.test_definitions import on_views
 from tests.tiny import doubled, doubled_start, step_on

@@ -5,9 +5,11 @@ import pathlib
 
 import pytest
 
-from metamask_jax.config import VARIANTS, ConfigError, load_config, validate
+from metamask_jax.config import VARIANTS, load_config
+from metamask_jax.config.recipes import DATASETS
+from metamask_jax.errors import ConfigError
 from metamask_jax.methods import METHODS
-from metamask_jax.presets import DATASETS
+from metamask_jax.training.registry import validate
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 ROWS = {

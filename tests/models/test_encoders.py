@@ -11,7 +11,6 @@ from metamask_jax.models import (
     ResNet,
     count_parameters,
     make_encoder,
-    parameter_table,
 )
 
 NAMES = ("conv", "fc", "resnet18", "resnet34", "resnet50")
@@ -57,13 +56,6 @@ def test_metamask_of_the_paper_has_no_dead_weights() -> None:
     }
     expected = {"encoder": 11_168_832, "drr_head": 9_455_616, "contrast_head": 1_579_776, "mask": 512}
     assert count_parameters(params) == expected
-    assert parameter_table(params).splitlines() == [
-        "encoder        11,168,832",
-        "drr_head        9,455,616",
-        "contrast_head   1,579,776",
-        "mask                  512",
-        "total          22,204,736",
-    ]
 
 
 @pytest.mark.parametrize("size", [32, 64, 96, 224])

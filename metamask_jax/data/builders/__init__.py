@@ -11,7 +11,7 @@ import os
 import pathlib
 from typing import Any, Protocol
 
-from metamask_jax.data.errors import DataError
+from metamask_jax.errors import DataError
 
 
 class Options(Protocol):

@@ -16,7 +16,7 @@ import tensorflow_datasets as tfds
 from PIL import Image, ImageOps
 
 from metamask_jax.data.builders import base
-from metamask_jax.data.errors import DataError
+from metamask_jax.errors import DataError
 
 _SPLITS = ("train", "test")
 _SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})

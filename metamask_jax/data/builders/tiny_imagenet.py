@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from metamask_jax.data.builders import TinyImagenetOptions, base
-from metamask_jax.data.errors import DataError
+from metamask_jax.errors import DataError
 
 _URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 

@@ -8,7 +8,7 @@ import numpy as np
 from metamask_jax.evaluate.diagnostics.information import Agreement, Information
 from metamask_jax.evaluate.diagnostics.masking import Halves, Trials
 from metamask_jax.evaluate.diagnostics.theory import Bounds, ConditionalVariance
-from metamask_jax.plots import (
+from metamask_jax.reporting.plots import (
     BLUE,
     INK,
     NARROW,

@@ -5,13 +5,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
-from metamask_jax.data.arrays import ArraySource
-from metamask_jax.data.augment import PRESETS
+from metamask_jax.augment import Augmentation, CustomViews, ViewSpec
+from metamask_jax.data.in_memory import ArraySource
 from metamask_jax.data.sources import Source, open_configured
 from metamask_jax.evaluate.features import make_extractor
 from metamask_jax.evaluate.workdir import Run, features
 from metamask_jax.models import ProjectionHead
+from metamask_jax.training.registry import Registry
 
 _VIEWED = 2048  # images that are augmented: a set of large ones would not fit into memory
 
@@ -73,14 +75,14 @@ class Subject:
     def views(self) -> np.ndarray:
         """Features [2, count, dim] of two augmented views of the first test images."""
         config, state = self.run.config, self.run.state
-        specs = PRESETS[config.data.augmentation](config.data.image_size)
+        views = training_views(config, self.run.registry)
         images, _ = self._source.gather(np.arange(min(_VIEWED, len(self._source))))
         return np.stack(
             [
-                make_extractor(config, view=specs[view % len(specs)], seed=config.train.seed)(
-                    state.params, state.batch_stats, images, draw=view
+                make_extractor(config, view=view, seed=config.train.seed, registry=self.run.registry)(
+                    state.params, state.batch_stats, images, draw=i
                 )
-                for view in range(2)
+                for i, view in enumerate(views)
             ]
         )
 
@@ -118,3 +120,12 @@ class Subject:
     @cached_property
     def _source(self) -> Source:
         return self.open("test")
+
+
+def training_views(config: ConfigDict, registry: Registry) -> list[ViewSpec | Augmentation]:
+    """The first two views that training showed of an image; one that the augmentation repeats appears twice."""
+    views = registry.augmentations[config.data.augmentation](config.data.image_size)
+    if isinstance(views, CustomViews):
+        full = views.full
+        return [lambda images, keys, i=i: full(images, keys)[i : i + 1] for i in range(2)]  # type: ignore[misc]
+    return [views[i % len(views)] for i in range(2)]

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from metamask_jax import plots
+from metamask_jax.core.losses import nt_xent
 from metamask_jax.evaluate.diagnostics import classes, figures, information, masking, theory
 from metamask_jax.evaluate.diagnostics.subject import Subject
 from metamask_jax.evaluate.probe import linear_probe
 from metamask_jax.evaluate.spectrum import alignment, cross_correlation, effective_rank, singular_values, uniformity
-from metamask_jax.losses import nt_xent
+from metamask_jax.reporting import plots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,0 +1,1 @@
+"""The commands: flags in, exit code out, one sentence for whatever is wrong."""

@@ -1,0 +1,81 @@
+"""Runs the diagnostics on a pretrained run: one JSON and one PNG each, and a table.
+
+python -m metamask_jax.evaluate.diagnostics --workdir DIR [--step last] [--only NAME,NAME]
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+
+from metamask_jax.cli.common import Parser, guarded, keep_compiled_programs
+from metamask_jax.core.storage import to_plain, write_atomically
+from metamask_jax.errors import ConfigError
+from metamask_jax.evaluate.diagnostics.subject import Subject
+from metamask_jax.evaluate.diagnostics.suite import DIAGNOSTICS, Outcome
+from metamask_jax.evaluate.workdir import load_run
+from metamask_jax.reporting import plots
+
+_log = logging.getLogger("metamask_jax.diagnostics")
+
+
+def run_diagnostics(subject: Subject, names: Sequence[str]) -> dict[str, Outcome]:
+    """Runs diagnostics by name, keeping what each finds in the run's `diagnostics/`; those without labels are skipped.
+
+    Returns:
+      What was found, by name.
+    """
+    folder = subject.run.workdir / "diagnostics"
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--workdir {folder.parent}; expected a folder that can be written, but: {error}") from error
+    found = {}
+    for name in names:
+        diagnostic = DIAGNOSTICS[name]
+        if diagnostic.needs_labels and not subject.has_labels:
+            _log.warning("%s is left out: %r has no labels", name, subject.run.config.data.name)
+            continue
+        found[name] = diagnostic.run(subject)
+        head = {"diagnostic": name, "step": subject.run.step, "images": subject.size}
+        write_atomically(folder / f"{name}.json", json.dumps(head | to_plain(found[name].values), indent=1))
+        (folder / f"{name}.png").write_bytes(plots.to_png(found[name].figure))
+    return found
+
+
+def _diagnose(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="python -m metamask_jax.evaluate.diagnostics", description=__doc__.split("\n")[0], allow_abbrev=False
+    )
+    parser.add_argument("--workdir", required=True, help="of the pretrained run")
+    parser.add_argument("--step", default="last", help="a saved step, 'last' or 'best' (%(default)s)")
+    parser.add_argument("--only", help=f"comma-separated, of {', '.join(DIAGNOSTICS)} (all)")
+    parser.add_argument("--size", type=int, default=5000, help="images of either split (%(default)s)")
+    parser.add_argument("--trials", type=int, default=10, help="random masks a rate (%(default)s)")
+    parser.add_argument("--classifier", choices=("knn", "linear"), default="knn", help="of masks (%(default)s)")
+    flags = parser.parse_args(arguments)
+    names = flags.only.split(",") if flags.only else list(DIAGNOSTICS)
+    for name in names:
+        if name not in DIAGNOSTICS:
+            raise ConfigError(f"--only {name}; expected some of {', '.join(DIAGNOSTICS)}")
+    for name in ("size", "trials"):
+        if vars(flags)[name] < 1:
+            raise ConfigError(f"--{name} {vars(flags)[name]}; expected a whole number >= 1")
+    logging.getLogger("absl").setLevel(logging.ERROR)  # orbax warns of having been asked not to write
+    keep_compiled_programs()
+    run = load_run(flags.workdir, step=int(flags.step) if flags.step.isdecimal() else flags.step)
+    subject = Subject(run, size=flags.size, classifier=flags.classifier, trials=flags.trials)
+    found = run_diagnostics(subject, names)
+    for name, outcome in found.items():
+        print(f"{name:<14}{outcome.summary}")
+    print(f"\nwritten to {run.workdir / 'diagnostics'}")
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; returns the exit code."""
+    return guarded(_diagnose, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,109 @@
+"""A picture of what the network gets to see: originals on the left, their augmented views beside them.
+
+    python -m metamask_jax.cli.preview --config configs/quickstart.py --out preview.png
+    python -m metamask_jax.cli.preview --preset byol --image-size 32 --views 4 --out preview.png
+
+It shows the very examples and draws of a training step. Colours are those before normalisation and conversion to Lab.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+from PIL import Image
+
+from metamask_jax.augment import PRESETS, example_keys, make_augmentation
+from metamask_jax.config import apply_overrides, default_config, load_config
+from metamask_jax.data.loader import batches
+from metamask_jax.data.sources import open_source
+from metamask_jax.errors import ConfigError, DataError
+from metamask_jax.training.registry import validate
+
+_CELL = 96  # least side of a picture in the grid
+_GAP = 4
+# Flags that set a key of the configuration.
+_KEYS = {
+    "preset": "data.augmentation",
+    "image_size": "data.image_size",
+    "views": "data.views",
+    "dataset": "data.name",
+    "data_dir": "data.dir",
+    "seed": "train.seed",
+}
+
+
+def preview(config: ConfigDict, *, step: int, examples: int) -> np.ndarray:
+    """Draws the grid of the first examples of a training step.
+
+    Args:
+        config: a validated configuration.
+        step: of the training.
+        examples: how many rows.
+
+    Returns:
+        uint8 `[height, width, 3]`: a row an example, the original and then its views.
+    """
+    data, seed = config.data, config.train.seed
+    source = open_source(data.name, split="pretrain", data_dir=data.dir, size=data.size, **data.options.to_dict())
+    batch_size = max(examples, min(config.train.batch_size, len(source)))
+    run = batches(source, seed=seed, start_step=step, batch_size=batch_size, process_index=0, process_count=1)
+    batch = next(run)
+    specs = [
+        dataclasses.replace(spec, color_space="rgb", mean=(0.0,) * 3, std=(1.0,) * 3)
+        for spec in PRESETS[data.augmentation](data.image_size)
+    ]
+    augment = jax.jit(make_augmentation(specs, image_size=data.image_size, views=data.views))
+    views = augment(batch.images[:examples], example_keys(seed, step, batch.positions[:examples]))
+    originals, _ = source.gather(np.asarray(batch.indices[:examples]))
+    pixels = np.round(np.asarray(views) * 255).astype(np.uint8)
+    return draw_grid([list(originals), *map(list, pixels)])
+
+
+def draw_grid(columns: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+    """Lays pictures out, uint8 `[height, width, 3]` each, in columns of equal length; small ones are enlarged."""
+    cell = max(_CELL, *(side for column in columns for side in column[0].shape[:2]))
+    pitch = cell + _GAP
+    grid = np.full((_GAP + pitch * len(columns[0]), _GAP + pitch * len(columns), 3), 255, np.uint8)
+    for x, column in enumerate(columns):
+        for y, picture in enumerate(column):
+            zoom = cell // max(picture.shape[:2])
+            enlarged = picture.repeat(zoom, axis=0).repeat(zoom, axis=1)
+            height, width, _ = enlarged.shape
+            top, left = _GAP + y * pitch, _GAP + x * pitch
+            grid[top : top + height, left : left + width] = enlarged
+    return grid
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m metamask_jax.cli.preview", description=__doc__.split("\n")[0])
+    parser.add_argument("--config", help="a config file, FILE.py or FILE.py:ARGUMENT (the defaults)")
+    parser.add_argument("--preset", help=f"augmentation, one of {', '.join(PRESETS)}")
+    parser.add_argument("--image-size", type=int)
+    parser.add_argument("--views", type=int)
+    parser.add_argument("--dataset")
+    parser.add_argument("--data-dir")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--step", type=int, default=0, help="which training step to show (%(default)s)")
+    parser.add_argument("--examples", type=int, default=8, help="how many rows (%(default)s)")
+    parser.add_argument("--out", type=pathlib.Path, default="preview.png", help="the PNG to write (%(default)s)")
+    flags = parser.parse_args(arguments)
+    given = {key: str(vars(flags)[flag]) for flag, key in _KEYS.items() if vars(flags)[flag] is not None}
+    try:
+        config = load_config(flags.config) if flags.config else default_config()
+        grid = preview(validate(apply_overrides(config, given)), step=flags.step, examples=flags.examples)
+    except (ConfigError, DataError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    Image.fromarray(grid).save(flags.out)
+    print(f"wrote {flags.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,74 @@
+"""The first thing a newcomer runs: two short pretrainings on the embedded data, evaluated side by side."""
+
+import json
+import pathlib
+from functools import partial
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from metamask_jax.core.storage import write_atomically
+from metamask_jax.data.sources import Source
+from metamask_jax.evaluate.knn import knn_accuracy
+from metamask_jax.evaluate.online import OnlineEvaluator, pretrain
+from metamask_jax.evaluate.probe import linear_probe
+from metamask_jax.evaluate.workdir import load_run
+from metamask_jax.reporting.report import write_report
+from metamask_jax.training.state import TrainState, init_state
+
+_SHORT_PROBE: dict[str, Any] = {"l2_grid": (1e-2, 1e-3), "max_iterations": 100}  # hundreds of pixels take their time
+
+
+def run_quickstart(config: ConfigDict, workdir: str | pathlib.Path) -> list[dict[str, Any]]:
+    """Pretrains with and without mask learning, and compares both with raw pixels and the untrained encoder.
+
+    Args:
+      config: the configuration of the run with mask learning.
+      workdir: gets one folder for each of the two runs.
+
+    Returns:
+      The rows of the table it prints, each with a `name`, and `knn` and `linear` accuracy.
+    """
+    workdir = pathlib.Path(workdir)
+    without = config.copy_and_resolve_references()
+    without.mask.learn = False
+    rows = [_row("raw pixels, half size", config, None), _row("untrained encoder", config, init_state(config))]
+    for name, run, folder in (("SimCLR + BT, mask fixed", without, "fixed_mask"), ("MetaMask", config, "metamask")):
+        pretrain(run, workdir / folder)
+        rows.append(_row(name, run, load_run(workdir / folder, step="last").state))
+    report = _add_table(workdir / "metamask", rows)
+    print(f"\n{'':28}{'kNN':>8}{'linear':>9}")
+    for row in rows:
+        print(f"{row['name']:28}{row['knn']:8.1%}{row['linear']:9.1%}")
+    print(f"\nreport: {report}")
+    return rows
+
+
+def _row(name: str, config: ConfigDict, state: TrainState | None) -> dict[str, Any]:
+    """Accuracies of the features of a state, or of the pixels themselves."""
+    monitor = OnlineEvaluator(config)
+    train, test = monitor.splits
+    features = partial(monitor.features, state) if state is not None else _pixels
+    data = (*features(train), *features(test))
+    classes = train.num_classes
+    return {
+        "name": name,
+        "knn": knn_accuracy(*data, k=config.eval.k, temperature=config.eval.temperature, num_classes=classes),
+        "linear": float(linear_probe(*data, num_classes=classes, seed=config.train.seed, **_SHORT_PROBE).accuracy),
+    }
+
+
+def _pixels(source: Source) -> tuple[np.ndarray, np.ndarray]:
+    """Images as vectors, at half their height and width, and labels."""
+    images, labels = source.gather(np.arange(len(source)))
+    count, height, width, channels = images.shape
+    small = images.reshape(count, height // 2, 2, width // 2, 2, channels).mean((2, 4))
+    return small.reshape(count, -1).astype(np.float32) / 255.0, labels
+
+
+def _add_table(workdir: pathlib.Path, rows: list[dict[str, Any]]) -> pathlib.Path:
+    """Puts the comparison into the run's result and report."""
+    path = workdir / "result.json"
+    write_atomically(path, json.dumps(json.loads(path.read_text()) | {"table": rows}, indent=2))
+    return write_report(workdir)

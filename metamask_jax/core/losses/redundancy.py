@@ -1,0 +1,77 @@
+"""Dimensional redundancy reduction (paper Eq. 2-3)."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from metamask_jax.core.arrays import as_projections, batch_mean, map_rows, matmul, peak_magnitude
+
+
+def redundancy_reduction(
+    z: jax.Array,
+    *,
+    off_diagonal_weight: float | jax.Array,
+    centered: bool,
+    unbiased: bool = False,
+    epsilon: float = 1e-6,
+    chunk_size: int | None = None,
+    axis_name: str | None = None,
+) -> jax.Array:
+    """Dimensional redundancy reduction (paper Eq. 2-3): cross-correlations of every pair of views against the identity.
+
+    Args:
+      z: projections [views, batch, dim].
+      off_diagonal_weight: lambda of Eq. 2.
+      centered: subtract each dimension's mean over the batch first, as Barlow Twins and the authors' program do.
+        False is Eq. 3 to the letter.
+      unbiased: divide by the unbiased standard deviation, as the authors' program does: every correlation shrinks by
+        (batch - 1) / batch.
+      epsilon: a dimension whose deviation is at most this fraction of its root mean square counts as constant; it
+        correlates with nothing (C = 0) and receives no gradient, where Eq. 3 would divide rounding errors by zero.
+      chunk_size: rows of the correlation matrix held in memory at a time; None holds all of them.
+      axis_name: the mapped axis over which the batch is split, if any.
+
+    Returns:
+      The loss summed over pairs of views and over dimensions, a scalar.
+
+    Example:
+      >>> z = jnp.array([[[1.0, 1.0], [-1.0, 1.0]]] * 2)  # two equal views, uncorrelated dimensions
+      >>> float(redundancy_reduction(z, off_diagonal_weight=0.005, centered=False))
+      0.0
+    """
+    z = as_projections(z)
+    batch = _global_batch(z, axis_name)
+    z = _unit_variance(z, centered=centered, epsilon=epsilon, axis_name=axis_name)
+    scale = (batch - 1) / batch if unbiased else 1.0
+
+    def pair_loss(a: jax.Array, b: jax.Array) -> jax.Array:
+        diagonal = scale * batch_mean(a * b, axis_name)  # C_kk, [dim]
+
+        def off_diagonal_row(row: tuple[jax.Array, jax.Array]) -> jax.Array:
+            dimension, column = row  # column: dimension k of the first view over the batch, [batch]
+            correlations = scale / column.shape[0] * matmul(column, b)  # C_kk' for all k', [dim]
+            if axis_name is not None:
+                correlations = lax.pmean(correlations, axis_name)
+            return jnp.sum(jnp.where(jnp.arange(b.shape[1]) == dimension, 0.0, correlations) ** 2)
+
+        rows = map_rows(off_diagonal_row, (jnp.arange(a.shape[1]), a.T), chunk_size)
+        return jnp.sum((1.0 - diagonal) ** 2) + off_diagonal_weight * jnp.sum(rows)
+
+    return sum((pair_loss(a, b) for a, b in itertools.combinations(z, 2)), start=jnp.zeros((), z.dtype))
+
+
+def _unit_variance(z: jax.Array, *, centered: bool, epsilon: float, axis_name: str | None) -> jax.Array:
+    """Divides each view's dimensions [views, batch, dim] by their root mean square over the batch of all devices."""
+    z = z / peak_magnitude(z, axis=1, axis_name=axis_name)
+    power = raw_power = batch_mean(z * z, axis_name)
+    if centered:
+        z = z - batch_mean(z, axis_name)[:, None]
+        power = batch_mean(z * z, axis_name)
+    constant = power <= epsilon**2 * raw_power
+    return jnp.where(constant[:, None], 0.0, z * lax.rsqrt(jnp.where(constant, 1.0, power))[:, None])
+
+
+def _global_batch(z: jax.Array, axis_name: str | None) -> int:
+    return z.shape[1] if axis_name is None else z.shape[1] * lax.axis_size(axis_name)

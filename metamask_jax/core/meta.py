@@ -1,0 +1,303 @@
+"""The bilevel step of MetaMask (paper Algorithm 1), for any model.
+
+Two closures are all it knows: `inner_loss(params, mask)`, which drives a trial gradient step, and
+`outer_loss(params, mask)`, which judges the mask at the weights that step arrives at:
+
+    trial(mask)  =  params - learning_rate * grad_params inner_loss(params, mask)                 (Eq. 7)
+    mask        <-  step along  d/dmask  outer_loss(trial(mask), mask)                            (Eq. 6)
+
+The mask acts on the outer loss twice: directly, as an argument, and through the trial weights. The second way is a
+derivative of a derivative. `exact` differentiates it like anything else; the other estimators leave it out or
+approximate it. `params` and `mask` are any pytrees of floating-point arrays.
+
+On several devices pass `axis_name`: the inner gradient is averaged before the trial step (every device must try the
+same weights), the meta-gradient after. The losses must be those of the whole batch, as in `metamask_jax.core.losses`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from metamask_jax.core.collectives import mean
+from metamask_jax.core.types import PyTree
+
+Loss = Callable[[PyTree, PyTree], jax.Array]
+TrialStep = Callable[[PyTree, PyTree], PyTree]
+
+
+class MetaGradient(NamedTuple):
+    """The derivative of the outer loss with respect to the mask, in its two parts.
+
+    Attributes:
+      value: the outer loss at the trial weights.
+      direct: what the mask does to the outer loss at fixed trial weights; a pytree like the mask.
+      second_order: what it does through the trial weights; a pytree like the mask.
+    """
+
+    value: jax.Array
+    direct: PyTree
+    second_order: PyTree
+
+    @property
+    def total(self) -> PyTree:
+        """The meta-gradient: both parts together."""
+        return jax.tree.map(jnp.add, self.direct, self.second_order)
+
+
+def trial_params(
+    inner_loss: Loss,
+    params: PyTree,
+    mask: PyTree,
+    *,
+    learning_rate: PyTree = None,
+    optimizer: optax.GradientTransformation | None = None,
+    opt_state: optax.OptState | None = None,
+    axis_name: str | None = None,
+) -> PyTree:
+    """The weights after one trial step on the inner loss (paper Eq. 7).
+
+    Args:
+      inner_loss: `(params, mask) -> scalar`.
+      params: the weights before the step.
+      mask: the mask, held fixed during the step.
+      learning_rate: of a plain gradient step: a number, possibly traced, or a pytree of them whose leaves stand for
+        whole subtrees of `params`, such as `{"encoder": 0.1, "head": 0.01}`.
+      optimizer: instead of `learning_rate`, an optax optimiser to take the step with, so that its momentum and weight
+        decay take part as they do in the authors' program.
+      opt_state: that optimiser's present state; it is read, never advanced.
+      axis_name: the mapped axis over which the batch is split, if any.
+
+    Returns:
+      The trial weights, a pytree like `params`.
+
+    Example:
+      >>> loss = lambda params, mask: 0.5 * jnp.sum((params * mask) ** 2)
+      >>> trial_params(loss, jnp.array([1.0, 1.0]), jnp.array([1.0, 2.0]), learning_rate=0.1)
+      Array([0.9, 0.6], dtype=float32)
+    """
+    _require_floating("params", params)
+    step = _trial_step(learning_rate, optimizer, opt_state)
+    return step(mean(jax.grad(inner_loss)(params, mask), axis_name), params)
+
+
+def meta_gradient(
+    inner_loss: Loss,
+    outer_loss: Loss,
+    params: PyTree,
+    mask: PyTree,
+    *,
+    learning_rate: PyTree = None,
+    optimizer: optax.GradientTransformation | None = None,
+    opt_state: optax.OptState | None = None,
+    estimator: str = "exact",
+    axis_name: str | None = None,
+) -> tuple[jax.Array, PyTree]:
+    """The outer loss at the trial weights, and its derivative with respect to the mask (paper Eq. 6).
+
+    Args:
+      inner_loss: `(params, mask) -> scalar`, on which the trial step is taken.
+      outer_loss: `(params, mask) -> scalar`, evaluated at the trial weights.
+      params: the weights; they do not change.
+      mask: what to differentiate with respect to.
+      learning_rate: of the trial step, as in `trial_params`.
+      optimizer: instead of `learning_rate`, as in `trial_params`.
+      opt_state: goes with `optimizer`.
+      estimator: `exact`, `first_order` (without the part through the trial weights) or `finite_difference` (that part
+        by a central difference, as in the authors' program).
+      axis_name: the mapped axis over which the batch is split, if any.
+
+    Returns:
+      The outer loss, and the meta-gradient, a pytree like `mask`.
+
+    Example:
+      >>> loss = lambda params, mask: 0.5 * jnp.sum((params * mask) ** 2)
+      >>> value, gradient = meta_gradient(loss, loss, jnp.ones(2), jnp.array([1.0, 2.0]), learning_rate=0.1)
+      >>> gradient.round(4)  # (1 - 0.1 m**2)**2 * m - 0.2 * m**3 * (1 - 0.1 m**2)
+      Array([ 0.63, -0.24], dtype=float32)
+    """
+    parts = meta_gradient_parts(
+        inner_loss,
+        outer_loss,
+        params,
+        mask,
+        learning_rate=learning_rate,
+        optimizer=optimizer,
+        opt_state=opt_state,
+        estimator=estimator,
+        axis_name=axis_name,
+    )
+    return parts.value, parts.total
+
+
+def meta_gradient_parts(
+    inner_loss: Loss,
+    outer_loss: Loss,
+    params: PyTree,
+    mask: PyTree,
+    *,
+    learning_rate: PyTree = None,
+    optimizer: optax.GradientTransformation | None = None,
+    opt_state: optax.OptState | None = None,
+    estimator: str = "exact",
+    axis_name: str | None = None,
+) -> MetaGradient:
+    """As `meta_gradient`, with the direct and the second-order part apart, at no further cost.
+
+    Example:
+      >>> loss = lambda params, mask: 0.5 * jnp.sum((params * mask) ** 2)
+      >>> parts = meta_gradient_parts(loss, loss, jnp.ones(2), jnp.array([1.0, 2.0]), learning_rate=0.1)
+      >>> f"{optax.tree.norm(parts.direct):.4f}, {optax.tree.norm(parts.second_order):.4f}"
+      '1.0837, 0.9767'
+    """
+    if estimator not in ESTIMATORS:
+        raise ValueError(f"estimator={estimator!r}; expected one of {', '.join(map(repr, ESTIMATORS))}")
+    _require_floating("params", params)
+    _require_floating("mask", mask)
+    step = _trial_step(learning_rate, optimizer, opt_state)
+    return ESTIMATORS[estimator](inner_loss, outer_loss, params, mask, step, axis_name)
+
+
+def lookahead_gradient(
+    previous_loss: Loss,
+    slope: PyTree,
+    previous_params: PyTree,
+    previous_mask: PyTree,
+    *,
+    learning_rate: PyTree = None,
+    optimizer: optax.GradientTransformation | None = None,
+    opt_state: optax.OptState | None = None,
+    axis_name: str | None = None,
+) -> PyTree:
+    """What the mask did to the present loss through the weights that the previous, real step arrived at.
+
+    The second-order part of a meta-gradient whose trial step is the network's own last step and whose outer loss is
+    that of the present minibatch, both of which training computes anyway; see docs/lookahead.md. The direct part is
+    the present loss's gradient with respect to the mask.
+
+    Args:
+      previous_loss: `(params, mask) -> scalar`, which the previous step descended, on its own minibatch.
+      slope: gradient of the present loss at the present weights, a pytree like `previous_params`.
+      previous_params: the weights before the previous step.
+      previous_mask: the mask of that step.
+      learning_rate: of that step, as in `trial_params`.
+      optimizer: instead of `learning_rate`, as in `trial_params`.
+      opt_state: that optimiser's state before the previous step.
+      axis_name: the mapped axis over which the batch is split, if any.
+
+    Returns:
+      A pytree like the mask.
+
+    Example:
+      >>> loss = lambda params, mask: 0.5 * jnp.sum((params * mask) ** 2)
+      >>> params, mask = jnp.ones(2), jnp.array([1.0, 2.0])
+      >>> present = trial_params(loss, params, mask, learning_rate=0.1)
+      >>> slope, direct = jax.grad(loss, argnums=(0, 1))(present, mask)
+      >>> second_order = lookahead_gradient(loss, slope, params, mask, learning_rate=0.1)
+      >>> (direct + second_order).round(4)  # with one minibatch, as `exact`
+      Array([ 0.63, -0.24], dtype=float32)
+    """
+    _require_floating("previous_params", previous_params)
+    _require_floating("previous_mask", previous_mask)
+    step = _trial_step(learning_rate, optimizer, opt_state)
+
+    def present_params(mask: PyTree) -> PyTree:
+        return step(mean(jax.grad(previous_loss)(previous_params, mask), axis_name), previous_params)
+
+    # Only the pull-back is used: under jit, the gradient of a step that is linear in it is not computed again.
+    _, pull_back = jax.vjp(present_params, previous_mask)
+    (second_order,) = pull_back(slope)
+    return mean(second_order, axis_name)
+
+
+def _exact(
+    inner_loss: Loss, outer_loss: Loss, params: PyTree, mask: PyTree, step: TrialStep, axis_name: str | None
+) -> MetaGradient:
+    """Differentiates through the trial step."""
+
+    def trial(mask: PyTree) -> PyTree:
+        return step(mean(jax.grad(inner_loss)(params, mask), axis_name), params)
+
+    # jax.grad of outer_loss(trial(mask), mask), written out so that its two terms can be told apart.
+    at_trial, pull_back = jax.vjp(trial, mask)
+    value, (slope, direct) = jax.value_and_grad(outer_loss, argnums=(0, 1))(at_trial, mask)
+    (second_order,) = pull_back(slope)
+    return MetaGradient(value, mean(direct, axis_name), mean(second_order, axis_name))
+
+
+def _first_order(
+    inner_loss: Loss, outer_loss: Loss, params: PyTree, mask: PyTree, step: TrialStep, axis_name: str | None
+) -> MetaGradient:
+    """Takes the trial weights for constants."""
+    at_trial = step(mean(jax.grad(inner_loss)(params, mask), axis_name), params)
+    value, direct = jax.value_and_grad(outer_loss, argnums=1)(at_trial, mask)
+    return MetaGradient(value, mean(direct, axis_name), jax.tree.map(jnp.zeros_like, mask))
+
+
+def _finite_difference(
+    inner_loss: Loss, outer_loss: Loss, params: PyTree, mask: PyTree, step: TrialStep, axis_name: str | None
+) -> MetaGradient:
+    """Differences the inner loss's mask gradient along the direction in which the outer loss sees the weights move."""
+    gradient = mean(jax.grad(inner_loss)(params, mask), axis_name)
+    at_trial, pull_back = jax.vjp(lambda gradient: step(gradient, params), gradient)
+    value, (slope, direct) = jax.value_and_grad(outer_loss, argnums=(0, 1))(at_trial, mask)
+    # The second-order term is d/dmask <grad_params inner_loss, direction>. For a plain step the direction is
+    # -learning_rate * slope, and what follows is the authors' r = 0.01 / ||slope||.
+    (direction,) = pull_back(mean(slope, axis_name))
+    length = optax.tree.norm(direction)
+    radius = 0.01 / jnp.where(length > 0, length, 1.0)  # no direction, no second-order term: the difference is zero
+
+    def mask_gradient(sign: float) -> PyTree:
+        moved = jax.tree.map(lambda w, d: (w + sign * radius * d).astype(w.dtype), params, direction)
+        return mean(jax.grad(inner_loss, argnums=1)(moved, mask), axis_name)
+
+    second_order = jax.tree.map(
+        lambda plus, minus: ((plus - minus) / (2 * radius)).astype(plus.dtype), mask_gradient(1.0), mask_gradient(-1.0)
+    )
+    return MetaGradient(value, mean(direct, axis_name), second_order)
+
+
+ESTIMATORS = {"exact": _exact, "first_order": _first_order, "finite_difference": _finite_difference}
+# Those of a configuration: `lookahead` spans two steps of a training, so it is not among those of `meta_gradient`.
+TRAINING_ESTIMATORS = (*ESTIMATORS, "lookahead")
+
+
+def _trial_step(
+    learning_rate: PyTree, optimizer: optax.GradientTransformation | None, opt_state: optax.OptState | None
+) -> TrialStep:
+    """`(gradient, params) -> trial params`, plain or through an optimiser."""
+    if (learning_rate is None) == (optimizer is None):
+        given = "neither" if optimizer is None else "both"
+        raise ValueError(f"{given} of learning_rate and optimizer given; expected exactly one of them")
+    if optimizer is None:
+        return lambda gradient, params: _descend(params, gradient, learning_rate)
+    if opt_state is None:
+        raise ValueError("opt_state=None; expected the state of the given optimizer")
+
+    def step(gradient: PyTree, params: PyTree) -> PyTree:
+        updates, _ = optimizer.update(gradient, opt_state, params)
+        return jax.tree.map(lambda w, u: (w + u).astype(w.dtype), params, updates)
+
+    return step
+
+
+def _descend(params: PyTree, gradient: PyTree, learning_rate: PyTree) -> PyTree:
+    """One plain gradient step, with one rate or one for each subtree."""
+
+    def subtree(rate: Any, params: PyTree, gradient: PyTree) -> PyTree:
+        return jax.tree.map(lambda w, g: (w - rate * g).astype(w.dtype), params, gradient)
+
+    try:
+        return jax.tree.map(subtree, learning_rate, params, gradient)
+    except ValueError as error:
+        found, expected = jax.tree.structure(learning_rate), jax.tree.structure(params)
+        raise ValueError(f"learning_rate={found}; expected a number or a prefix of params={expected}") from error
+
+
+def _require_floating(name: str, tree: PyTree) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        dtype = jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise TypeError(f"{name}{jax.tree_util.keystr(path)}.dtype={dtype}; expected a floating-point type")

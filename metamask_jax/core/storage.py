@@ -1,0 +1,81 @@
+"""Files that are whole or not there: a reader, or a kill at any moment, sees the old content or the new one."""
+
+import json
+import math
+import os
+import pathlib
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+
+@contextmanager
+def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Gives the name of a file to write; when the block ends well, that file becomes `path` in one go.
+
+    Several processes may do this at once: the last one wins. If the block fails, `path` stays as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        with suppress(OSError):  # it is gone already, or could never be made
+            temporary.unlink()
+
+
+def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
+    """Replaces a file in one go."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+class JsonLines:
+    """A file with one JSON object per line, each with its `step`, in order, without gap or repeat across restarts."""
+
+    def __init__(self, path: pathlib.Path, *, resume_step: int) -> None:
+        """Opens the file and drops what was written after `resume_step`: those steps will be taken again."""
+        kept = [line for line in read_json_lines(path) if line["step"] <= resume_step]
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
+        self._file = path.open("a", buffering=1)
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Appends one line; it is in the file, not in a buffer of ours, when this returns."""
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def read_json_lines(path: str | pathlib.Path) -> list[dict[str, Any]]:
+    """Reads such a file; a last line cut off by a kill is left out, a missing file is empty."""
+    path = pathlib.Path(path)
+    if not path.exists():
+        return []
+    lines = []
+    for text in path.read_text().splitlines():
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+def to_plain(value: Any) -> Any:
+    """Arrays, NumPy scalars and nested mappings as what JSON knows; numbers that are not finite become null.
+
+    Example:
+      >>> to_plain({"mean": np.float32(0.5), "values": np.array([1.0, np.nan])})
+      {'mean': 0.5, 'values': [1.0, None]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return to_plain(value.item())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,6 @@
+"""Operations whose usual form is slow on a CPU."""
+
+from metamask_jax.kernels.conv import conv2d
+from metamask_jax.kernels.pool import max_pool
+
+__all__ = ["conv2d", "max_pool"]

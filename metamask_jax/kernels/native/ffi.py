@@ -1,0 +1,165 @@
+"""Compiles native kernels for this machine and runs them in XLA's programs."""
+
+import ctypes
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import jax
+from llvmlite import binding, ir
+
+from metamask_jax.kernels.native.emit import INT, POINTER, Emitter, Machine
+from metamask_jax.kernels.native.store import load, store
+from metamask_jax.kernels.native.threads import address, pointer_at, run_parts
+
+# Writes the code, given the addresses of all operands and results, and which part it is.
+Body = Callable[[Emitter, Sequence[ir.Value], ir.Value], None]
+
+_NULL = ir.Constant(POINTER, None)
+_ELEMENTS = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
+_KNOWN_MAJOR = 0  # version of XLA's C interface (xla/ffi/api/c_api.h); minor ones only add to the ends of structures
+# Offsets in its structures, in bytes.
+_EXTENSION, _OPERANDS, _RESULTS = 8, 72, 112  # of a call
+_DATA = 24  # of a buffer
+_METADATA = 24  # of the extension by which XLA asks for a handler's version
+_MAJOR, _MINOR = 24, 28  # of the metadata
+
+_engines: dict[str, binding.ExecutionEngine] = {}  # they own the compiled code
+_lock = threading.Lock()
+
+
+@cache
+def machine() -> Machine | None:
+    """This machine, or None if the kernels are not made for it or for its version of XLA."""
+    if _version()[0] != _KNOWN_MAJOR:
+        return None
+    features = binding.get_host_cpu_features()
+    if features.get("avx512f"):
+        return Machine(bits=512, sums=24, vectors=4)
+    if features.get("avx2") and features.get("fma"):
+        return Machine(bits=256, sums=12, vectors=2)
+    return None
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def parts(units: int) -> int:
+    """Into how many equal parts to cut so many units of work, so that every core has one."""
+    return next(count for count in range(min(cores(), units), units + 1) if units % count == 0)
+
+
+def call(
+    kernel: Callable[..., Body],
+    settings: Sequence[Any],
+    operands: Sequence[jax.Array],
+    *shapes: Sequence[int],
+    parts: int = 1,
+) -> Sequence[jax.Array]:
+    """Runs all parts of the kernel `kernel(*settings)` on arrays of one type, in parallel.
+
+    Args:
+      kernel: makes the kernel.
+      settings: what to make it of: all that tells it from other kernels.
+      operands: all of float32 or all of float64.
+      *shapes: of the results.
+      parts: how many there are.
+
+    Returns:
+      The results, of the same type as the operands.
+    """
+    host, dtype = machine(), operands[0].dtype
+    assert host is not None
+    description = repr((host, cores(), dtype.name, settings, parts))
+    name = f"{kernel.__module__}.{kernel.__name__}.{sha256(description.encode()).hexdigest()[:16]}"
+    with _lock:
+        if name not in _engines:
+            key = f"{name}-{_source()}"
+            code = load(key) or store(
+                key, _compile(kernel(*settings), host, dtype.name, len(operands), len(shapes), parts)
+            )
+            engine = _run(code)
+            handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("handler"))
+            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
+            _engines[name] = engine
+    results = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape in shapes]
+    return jax.ffi.ffi_call(name, results)(*operands)
+
+
+def _compile(body: Body, host: Machine, dtype: str, operands: int, results: int, parts: int) -> bytes:
+    """Machine code of a function `handler`, which XLA calls."""
+    module = ir.Module()
+    part = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, INT]), "part")
+    emit = Emitter(part, host, _ELEMENTS[dtype])
+    buffers = [pointer_at(emit.builder, part.args[0], 8 * i) for i in range(operands + results)]
+    body(emit, buffers, part.args[1])
+    emit.builder.ret_void()
+
+    handler = ir.Function(module, ir.FunctionType(POINTER, [POINTER]), "handler")
+    builder, (frame,) = ir.IRBuilder(handler.append_basic_block()), handler.args
+    _answer_version(builder, frame)
+    found = [_buffer(builder, frame, _OPERANDS, i) for i in range(operands)]
+    found += [_buffer(builder, frame, _RESULTS, i) for i in range(results)]
+    run_parts(builder, frame, part, found, parts, helpers=min(parts, cores()) - 1)
+    builder.ret(_NULL)  # no error
+
+    parsed = binding.parse_assembly(str(module))
+    parsed.verify()
+    # The code is written with vectors and in the order it should run: there is little left to find.
+    options = binding.create_pipeline_tuning_options(speed_level=1)
+    passes = binding.create_pass_builder(_target(), options)
+    passes.getModulePassManager().run(parsed, passes)
+    code: bytes = _target().emit_object(parsed)
+    return code
+
+
+def _run(code: bytes) -> binding.ExecutionEngine:
+    """Loads machine code."""
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target())
+    engine.add_object_file(binding.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine
+
+
+@cache
+def _target() -> binding.TargetMachine:
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    host = {"cpu": binding.get_host_cpu_name(), "features": binding.get_host_cpu_features().flatten()}
+    return binding.Target.from_default_triple().create_target_machine(**host, opt=2, jit=True)
+
+
+@cache
+def _source() -> str:
+    """What machine code depends on beside the settings: this package, XLA's interface, LLVM and the processor."""
+    files = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    host = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+    return sha256(files + repr((host, binding.llvm_version_info, _version())).encode()).hexdigest()[:16]
+
+
+def _answer_version(builder: ir.IRBuilder, frame: ir.Value) -> None:
+    """When XLA asks, says which version of the interface this is for, and does nothing else."""
+    extension = pointer_at(builder, frame, _EXTENSION)
+    with builder.if_then(builder.icmp_unsigned("!=", extension, _NULL)):
+        metadata = pointer_at(builder, extension, _METADATA)
+        for offset, version in zip((_MAJOR, _MINOR), _version(), strict=True):
+            builder.store(ir.Constant(ir.IntType(32), version), address(builder, metadata, offset))
+        builder.ret(_NULL)
+
+
+@cache
+def _version() -> list[int]:
+    header = (Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h").read_text()
+    return [int(number) for number in re.findall(r"#define XLA_FFI_API_(?:MAJOR|MINOR) (\d+)", header)]
+
+
+def _buffer(builder: ir.IRBuilder, frame: ir.Value, which: int, i: int) -> ir.Value:
+    return pointer_at(builder, pointer_at(builder, pointer_at(builder, frame, which), 8 * i), _DATA)

@@ -1,0 +1,61 @@
+"""Products of constant matrices with grids of vectors, in few operations and few registers."""
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from metamask_jax.kernels.native.emit import Emitter, Vectors
+from metamask_jax.kernels.native.points import Matrix, transposed
+
+# Address of the first vector of a grid, and from one to the next downwards and across.
+Square = tuple[ir.Value, int, int]
+
+
+def transform(emit: Emitter, matrix: Matrix, source: Square, target: Square) -> None:
+    """Stores `matrix @ grid @ matrix.T`, in an order that has few vectors at hand at a time."""
+    half = []
+    for j in range(len(matrix[0])):
+        column = [emit.load(_at(emit, source, i, j)) for i in range(len(matrix[0]))]
+        half.append(_times(emit, matrix, column))
+    for i, line in enumerate(zip(*half, strict=True)):
+        for j, vector in enumerate(_times(emit, matrix, line)):
+            emit.store(vector, _at(emit, target, i, j))
+
+
+def _at(emit: Emitter, square: Square, i: int, j: int) -> ir.Value:
+    pointer, down, across = square
+    return emit.at(pointer, i * down + j * across)
+
+
+def _times(emit: Emitter, matrix: Matrix, vectors: Vectors) -> Vectors:
+    """`matrix @ vectors`. Neighbours that are mirror images of each other, be it rows or columns, share their work."""
+    for j in range(len(vectors) - 1):
+        first, second = transposed(matrix)[j : j + 2]
+        if _is_mirror(first, second):
+            columns = *transposed(matrix)[:j], *_halves(first, second), *transposed(matrix)[j + 2 :]
+            matrix, vectors = transposed(columns), [*vectors[:j], *_both(emit, *vectors[j : j + 2]), *vectors[j + 2 :]]
+    results: list[ir.Value] = []
+    while len(results) < len(matrix):
+        row, *rest = matrix[len(results) :]
+        if rest and _is_mirror(row, rest[0]):
+            results += _both(emit, *(emit.combine(half, vectors) for half in _halves(row, rest[0])))
+        else:
+            results.append(emit.combine(row, vectors))
+    return results
+
+
+def _is_mirror(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether they are equal in some places and opposite in all others, as powers of p and -p are."""
+    signs = {(p == q, p == -q) for p, q in zip(a, b, strict=True) if p or q}
+    return signs == {(True, False), (False, True)}
+
+
+def _halves(a: Sequence[float], b: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Of mirror images, what is equal and what is opposite: their sum is `a`, their difference `b`."""
+    equal = tuple(p if p == q else 0.0 for p, q in zip(a, b, strict=True))
+    return equal, tuple(p - q for p, q in zip(a, equal, strict=True))
+
+
+def _both(emit: Emitter, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Sum and difference."""
+    return emit.builder.fadd(a, b), emit.builder.fsub(a, b)

@@ -1,6 +1,0 @@
-"""Operations whose usual form is slow on a CPU."""
-
-from metamask_jax.ops.conv import conv2d
-from metamask_jax.ops.pool import max_pool
-
-__all__ = ["conv2d", "max_pool"]

@@ -1,0 +1,142 @@
+"""Which plots a run's data allow, and what to say of each."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metamask_jax.reporting import plots
+from metamask_jax.reporting.plots import BLUE, ORANGE, SLATE, TEAL, VIOLET, Curve
+
+
+class Run(NamedTuple):
+    """What is known of a run.
+
+    Attributes:
+      name: of its workdir.
+      config: values by dotted key.
+      curves: logged metrics by name.
+      result: final numbers.
+      arrays: `mask_steps` [points], `mask_trajectory` [points, dim], `mask_final` [dim], `singular_values` [dim],
+        `correlation` [dim, dim], each if known.
+      evaluation: `rows` of a table, if `run_linear.py` has been there.
+      notes: one sentence for each file that could not be read.
+    """
+
+    name: str
+    config: dict[str, Any]
+    curves: dict[str, Curve]
+    result: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    evaluation: dict[str, Any]
+    notes: list[str]
+
+
+class Plot(NamedTuple):
+    """Figures that belong together, as SVG, ready for a page."""
+
+    title: str
+    caption: str
+    figures: list[str]
+
+
+def make_plots(run: Run) -> Iterator[Plot]:
+    """Draws every plot that there are data for."""
+    yield from _training(run)
+    yield from _mask(run)
+    yield from _features(run)
+
+
+def _training(run: Run) -> Iterator[Plot]:
+    yield from _curves(
+        run,
+        "Losses",
+        "The network learns by the total, the mask by the method's loss after a trial step.",
+        ("total loss", {"loss": ("total", BLUE)}),
+        ("redundancy reduction", {"loss_drr": ("redundancy reduction", TEAL)}),
+        ("method's loss", {"loss_method": ("regular step", ORANGE), "loss_outer": ("after trial step", VIOLET)}),
+    )
+    if curve := run.curves.get("knn_accuracy"):
+        others = {row["name"]: row["knn"] for row in run.result.get("table", []) if row.get("knn") is not None}
+        others = {name: value for name, value in others.items() if not np.isclose(value, curve.values[-1])}
+        figure = plots.knn_curve(curve, references=others)
+        yield _plot("Nearest neighbours", "Accuracy on test images while training; lines are final results.", figure)
+    yield from _curves(
+        run,
+        "Learning rate",
+        "Of the network's optimiser.",
+        ("learning rate", {"learning_rate": ("learning rate", SLATE)}),
+    )
+
+
+def _mask(run: Run) -> Iterator[Plot]:
+    if (weights := run.arrays.get("mask_final")) is not None:
+        figure = plots.mask_histogram(weights)
+        yield _plot("Mask at the end", f"Weights of the {len(weights)} feature dimensions.", figure)
+    if {"mask_steps", "mask_trajectory"} <= set(run.arrays):
+        figure = plots.mask_trajectory(run.arrays["mask_steps"], run.arrays["mask_trajectory"])
+        yield _plot("Mask while training", "Thin lines are single dimensions, from lowest to highest.", figure)
+    yield from _curves(
+        run,
+        "Meta-gradient",
+        "Norms of its two parts: through the loss itself, and through the trial step.",
+        ("norm", {"meta_direct_norm": ("direct", VIOLET), "meta_second_order_norm": ("second order", ORANGE)}),
+        log=True,
+    )
+    yield from _curves(
+        run,
+        "Network gradient",
+        "Norm over all weights.",
+        ("norm", {"gradient_norm": ("gradient", SLATE)}),
+        log=True,
+    )
+
+
+def _features(run: Run) -> Iterator[Plot]:
+    if (values := run.arrays.get("singular_values")) is not None:
+        figure = plots.feature_spectrum(values)
+        yield _plot("Feature spectrum", "A steep fall means that few directions are in use.", figure)
+    if (matrix := run.arrays.get("correlation")) is not None:
+        off_diagonal = matrix[~np.eye(len(matrix), dtype=bool)]
+        caption = f"Between feature dimensions; off the diagonal {np.abs(off_diagonal).mean():.3f} on average."
+        yield _plot("Correlation", caption, plots.correlation(matrix))
+    yield from _curves(
+        run,
+        "Feature spread",
+        "Of features scaled to length one: near one if they fill the sphere, zero if collapsed.",
+        ("feature spread", {"feature_std": ("feature spread", TEAL)}),
+    )
+    yield from _curves(
+        run,
+        "Effective rank",
+        "Of the features of test images: how many directions they use.",
+        ("effective rank", {"effective_rank": ("effective rank", TEAL)}),
+    )
+
+
+def _curves(
+    run: Run, title: str, caption: str, *panels: tuple[str, dict[str, tuple[str, str]]], log: bool = False
+) -> Iterator[Plot]:
+    """A plot of those metrics that were logged, if any.
+
+    Args:
+      run: the run.
+      title: of the plot.
+      caption: what to see in it.
+      *panels: for each its label and, by metric, the curves' names and colours.
+      log: whether the axis is logarithmic.
+    """
+    known = {
+        label: {name: (run.curves[metric], color) for metric, (name, color) in curves.items() if metric in run.curves}
+        for label, curves in panels
+    }
+    known = {label: curves for label, curves in known.items() if curves}
+    if known:
+        width = plots.WIDTH if len(known) == 1 else plots.NARROW
+        yield _plot(
+            title, caption, *(plots.curves(panel, label=label, log=log, width=width) for label, panel in known.items())
+        )
+
+
+def _plot(title: str, caption: str, *figures: Any) -> Plot:
+    return Plot(title, caption, [plots.to_svg(figure) for figure in figures])

@@ -1,0 +1,1 @@
+"""Training by configuration: state, step, loop, checkpoints, logs and processes of a run."""

@@ -1,0 +1,170 @@
+"""What a run shows while it goes on: metrics.jsonl, TensorBoard, W&B, and the terminal."""
+
+import importlib.util
+import logging
+import math
+import pathlib
+import secrets
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from metamask_jax.config import flatten
+from metamask_jax.core.storage import JsonLines, write_atomically
+from metamask_jax.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+
+def check_libraries(log: ConfigDict) -> None:
+    """Refuses `config.log` settings whose library is not installed."""
+    if log.wandb_project is not None and importlib.util.find_spec("wandb") is None:
+        raise ConfigError(
+            f"config.log.wandb_project={log.wandb_project!r}, but wandb is not installed; expected None, or "
+            "`pip install metamask_jax[wandb]` first"
+        )
+
+
+class Watch:
+    """All of a run's outputs as one; a context manager. Only the main process has one."""
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        workdir: pathlib.Path,
+        *,
+        start_step: int,
+        total_steps: int,
+    ) -> None:
+        """Opens every output the configuration asks for but TensorBoard's, whose import would delay the first step."""
+        self._metrics = JsonLines(workdir / "metrics.jsonl", resume_step=start_step)
+        self._masks = JsonLines(workdir / "masks.jsonl", resume_step=start_step)
+        self._batch_size = config.train.batch_size
+        self._total_steps = total_steps
+        self._last = (time.monotonic(), start_step)
+        self._tensorboard = self._wandb = None
+        self._events = (workdir / "tensorboard", start_step + 1) if config.log.tensorboard else None
+        if config.log.wandb_project is not None:
+            import wandb
+
+            self._wandb = wandb.init(
+                project=config.log.wandb_project,
+                id=_run_id(workdir / "wandb_id"),
+                dir=str(workdir),
+                config=flatten(config),
+                resume="allow",
+            )
+        from tqdm import tqdm
+
+        self._bar = tqdm(
+            total=total_steps,
+            initial=start_step,
+            unit="step",
+            dynamic_ncols=True,
+            disable=not sys.stderr.isatty(),  # plain lines instead
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.close()
+        self._metrics.close()
+        self._masks.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        if self._wandb is not None:
+            self._wandb.finish(exit_code=0 if error is None else 1)
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Writes one logged step everywhere."""
+        if self._events is not None and self._tensorboard is None:
+            from tensorboardX import SummaryWriter
+
+            folder, first_step = self._events
+            self._tensorboard = SummaryWriter(str(folder), purge_step=first_step)
+        now, (then, last_step) = time.monotonic(), self._last
+        self._last = (now, step)
+        rate = (step - last_step) / max(now - then, 1e-9)
+        values = {name: _plain(value) for name, value in metrics.items()}
+        values["images_per_second"] = round(rate * self._batch_size, 2)
+        self._metrics.write(step, {name: value if math.isfinite(value) else None for name, value in values.items()})
+        if self._tensorboard is not None:
+            for name, value in values.items():
+                self._tensorboard.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(values, step=step)
+        self._show(step, values, rate)
+
+    def log_mask(self, step: int, weights: np.ndarray) -> None:
+        """Keeps a snapshot of the mask for the report."""
+        self._masks.write(step, {"weights": weights.round(5).tolist()})
+
+    def say(self, message: str) -> None:
+        """Prints a line of its own without tearing the progress bar."""
+        with self._bar.external_write_mode():
+            _log.info(message)
+
+    def _show(self, step: int, values: Mapping[str, float], rate: float) -> None:
+        parts = {
+            "loss": "loss {:.3f}",
+            "loss_drr": "drr {:.2f}",
+            "loss_method": "method {:.3f}",
+            "mask_std": "mask ±{:.4f}",
+            "knn_accuracy": "kNN {:.1%}",
+        }
+        text = "  ".join(form.format(values[name]) for name, form in parts.items() if name in values)
+        text += f"  {values['images_per_second']:.0f} img/s"
+        if self._bar.disable:
+            left = (self._total_steps - step) / max(rate, 1e-9)
+            _log.info("step %d/%d  %s  %s left", step, self._total_steps, text, _duration(left))
+        else:
+            self._bar.set_postfix_str(text, refresh=False)
+            self._bar.update(step - self._bar.n)
+
+
+class Silence(Watch):
+    """What the other processes of a run have instead."""
+
+    def __init__(self, config: ConfigDict, workdir: pathlib.Path, *, start_step: int, total_steps: int) -> None:
+        """Opens nothing."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Does nothing."""
+
+    def log_mask(self, step: int, weights: np.ndarray) -> None:
+        """Does nothing."""
+
+    def say(self, message: str) -> None:
+        """Does nothing."""
+
+
+def _run_id(path: pathlib.Path) -> str:
+    """The name under which W&B knows the run in a working directory, made up at its first start."""
+    if not path.exists():
+        write_atomically(path, secrets.token_hex(4))
+    return path.read_text()
+
+
+def _plain(value: Any) -> float | int:
+    """A JSON number; whole ones stay whole."""
+    number = value.item() if hasattr(value, "item") else value
+    return number if isinstance(number, int) else float(number)
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,56 @@
+"""When a run is evaluated while it goes on, and a word of warning when its features collapse."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from metamask_jax.training.state import TrainState
+
+
+class Evaluator(Protocol):
+    """What judges the features of a state; `evaluate.online` has the usual one."""
+
+    def __call__(self, state: TrainState) -> dict[str, float]:
+        """Measures by name: `effective_rank`, and `knn_accuracy` where there are labels."""
+        ...
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What else the report shows of the state last judged."""
+        ...
+
+
+class Monitor:
+    """Asks an evaluator at the right steps and keeps its latest answer."""
+
+    def __init__(self, config: ConfigDict, evaluator: Evaluator | None) -> None:
+        """Without an evaluator nothing is ever due."""
+        self._config, self._evaluator = config, evaluator
+        self.latest: dict[str, float] = {}
+
+    def due(self, step: int, *, steps_per_epoch: int, total_steps: int) -> bool:
+        """Whether to evaluate after this step: every few epochs, and at the end."""
+        every = self._config.eval.every_epochs * steps_per_epoch
+        return self._evaluator is not None and (step == total_steps or (every > 0 and step % every == 0))
+
+    def __call__(self, state: TrainState) -> dict[str, float]:
+        """Evaluates a state; nothing without an evaluator."""
+        self.latest = {} if self._evaluator is None else self._evaluator(state)
+        return self.latest
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The evaluator's arrays of the state last evaluated."""
+        return {} if self._evaluator is None else self._evaluator.arrays()
+
+    def warnings(self, values: Mapping[str, float], feature_std: float) -> list[str]:
+        """Sentences about features that carry next to nothing."""
+        guard, found = self._config.guard, []
+        if feature_std < guard.min_feature_std:
+            found.append(f"features are almost constant (spread {feature_std:.3f} < {guard.min_feature_std})")
+        rank = values.get("effective_rank")
+        if rank is not None and rank < guard.min_effective_rank:
+            found.append(
+                f"features fill hardly any dimensions (effective rank {rank:.1f} < {guard.min_effective_rank})"
+            )
+        return found

@@ -1,0 +1,117 @@
+"""What the names in a configuration stand for, and the check of a configuration against them."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import optax
+from ml_collections import ConfigDict
+
+from metamask_jax.augment import PRESETS, Preset, color_space
+from metamask_jax.config import check_values, from_json, set_key, to_json
+from metamask_jax.core.mask import ACTIVATIONS
+from metamask_jax.core.meta import TRAINING_ESTIMATORS
+from metamask_jax.errors import ConfigError
+from metamask_jax.methods import METHODS, Recipe
+from metamask_jax.models import ENCODERS, STEMS, Encoder
+from metamask_jax.training.optimizers import OPTIMIZERS, SCHEDULES, ScheduleShape
+
+
+@dataclasses.dataclass(frozen=True)
+class Registry:
+    """Methods, encoders, augmentations, optimisers and schedules by the names that a configuration calls them.
+
+    Registries do not change: `extended` gives a new one, to be passed as `registry=` to whatever reads a configuration.
+
+    Attributes:
+      methods: `config.method.name`.
+      encoders: `config.encoder.name`; constructors with the arguments of `models.make_encoder`.
+      augmentations: `config.data.augmentation`; functions of the picture size.
+      optimizers: `config.optimizer.name`; `(config.optimizer, learning_rate, decayed=...)` to an optax transformation.
+      schedules: `config.optimizer.schedule` and `config.mask.schedule`; `(epoch, epochs)` to a factor.
+    """
+
+    methods: Mapping[str, Recipe]
+    encoders: Mapping[str, Callable[..., Encoder]]
+    augmentations: Mapping[str, Preset]
+    optimizers: Mapping[str, Callable[..., optax.GradientTransformation]]
+    schedules: Mapping[str, ScheduleShape]
+
+    def extended(self, **more: Mapping[str, Any]) -> "Registry":
+        """This registry and more entries; an entry of the same name takes the place of the present one.
+
+        Example:
+          >>> import optax
+          >>> mine = REGISTRY.extended(optimizers={"lion": lambda config, rate, decayed: optax.lion(rate)})
+          >>> "lion" in mine.optimizers, "lion" in REGISTRY.optimizers
+          (True, False)
+        """
+        return dataclasses.replace(self, **{kind: {**getattr(self, kind), **entries} for kind, entries in more.items()})
+
+
+REGISTRY = Registry(METHODS, ENCODERS, PRESETS, OPTIMIZERS, SCHEDULES)
+
+
+def validate(config: ConfigDict, registry: Registry = REGISTRY) -> ConfigDict:
+    """Checks every key, type and value, and fills in the method's own defaults.
+
+    Args:
+      config: the configuration; it is not changed.
+      registry: what its names may be.
+
+    Returns:
+      A complete, locked copy.
+
+    Raises:
+      ConfigError: naming the culprit and what is allowed.
+    """
+    check_values(
+        config,
+        {
+            "data.augmentation": registry.augmentations,
+            "encoder.name": registry.encoders,
+            "encoder.stem": STEMS,
+            "method.name": registry.methods,
+            "mask.activation": ACTIVATIONS,
+            "mask.schedule": registry.schedules,
+            "meta.estimator": TRAINING_ESTIMATORS,
+            "meta.trial": ("gradient", "optimizer"),
+            "optimizer.name": registry.optimizers,
+            "optimizer.schedule": registry.schedules,
+            "train.dtype": ("float32", "bfloat16"),
+        },
+    )
+    return _with_method(from_json(to_json(config)), registry).lock()
+
+
+def _with_method(config: ConfigDict, registry: Registry) -> ConfigDict:
+    """Fills in what the method leaves to its own defaults, and checks what it needs."""
+    recipe = registry.methods[config.method.name]
+    for key, value in recipe.defaults.items():
+        if config.method[key] is None:
+            set_key(config, f"method.{key}", value)
+    needed = max(recipe.min_views, 2 if config.loss.drr else 1)
+    if config.data.views < needed:
+        raise ConfigError(
+            f"config.data.views={config.data.views}; expected at least {needed} for config.method.name="
+            f"{config.method.name!r} with config.loss.drr={config.loss.drr}"
+        )
+    if config.data.small_views and not recipe.multi_crop:
+        allowed = ", ".join(repr(name) for name, other in registry.methods.items() if other.multi_crop)
+        raise ConfigError(
+            f"config.data.small_views={config.data.small_views}; expected 0 for config.method.name="
+            f"{config.method.name!r}: only {allowed} can use small views"
+        )
+    found = color_space(registry.augmentations[config.data.augmentation](config.data.image_size))
+    if recipe.color_space not in (None, found):
+        suitable = [
+            name
+            for name, preset in registry.augmentations.items()
+            if color_space(preset(config.data.image_size)) == recipe.color_space
+        ]
+        raise ConfigError(
+            f"config.data.augmentation={config.data.augmentation!r}; expected one of {', '.join(map(repr, suitable))} "
+            f"for config.method.name={config.method.name!r}, whose encoders see {recipe.color_space} channels"
+        )
+    recipe.check(config)
+    return config

@@ -1,0 +1,42 @@
+"""Max-pooling against Flax's, in value and derivatives."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from metamask_jax.kernels import max_pool
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("size", [8, 9, 11])
+@pytest.mark.parametrize(("window", "stride", "padding"), [(3, 2, 0), (3, 2, 1), (2, 2, 0), (3, 1, 1), (2, 3, 0)])
+def test_equals_flax_in_value_and_two_derivatives(window: int, stride: int, padding: int, size: int) -> None:
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, size, size + 1, 3)))
+
+    def ours(x: jax.Array) -> jax.Array:
+        return max_pool(x, window=window, stride=stride, padding=padding)
+
+    def flax(x: jax.Array) -> jax.Array:
+        return nn.max_pool(x, (window, window), (stride, stride), ((padding, padding), (padding, padding)))
+
+    def derivatives(pool: Callable) -> Callable:
+        gradient = jax.grad(lambda x: jnp.sum(pool(x) ** 3))
+        return jax.jit(lambda x: (pool(x), gradient(x), jax.grad(lambda x: jnp.sum(gradient(x) ** 2))(x)))
+
+    for actual, expected in zip(derivatives(ours)(x), derivatives(flax)(x), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_first_of_equal_pixels_has_the_gradient() -> None:
+    gradient = jax.grad(lambda x: jnp.sum(max_pool(x, window=2, stride=2, padding=0)))(jnp.ones((1, 2, 2, 1)))
+    np.testing.assert_array_equal(gradient[0, :, :, 0], [[1.0, 0.0], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize("pixel", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_nan_is_not_hidden(pixel: tuple[int, int]) -> None:
+    x = jnp.ones((1, 2, 2, 1)).at[0, *pixel].set(jnp.nan)
+    assert jnp.isnan(max_pool(x, window=2, stride=2, padding=0)).all()
