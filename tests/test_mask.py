@@ -43,3 +43,19 @@ def test_dimension_mismatch():
 def test_empty_mask():
     with pytest.raises(ValueError, match="dim=0; expected a whole number >= 1"):
         init_mask(0, activation="sigmoid")
+
+
+@pytest.mark.parametrize("dim", [2.5, 3.0, "3", None], ids=repr)
+def test_size_that_is_no_whole_number(dim):
+    with pytest.raises(TypeError, match=f"dim={dim!r}; expected a whole number >= 1"):
+        init_mask(dim)
+
+
+def test_sigmoid_is_the_default():
+    assert np.array_equal(init_mask(4), init_mask(4, activation="sigmoid"))
+    assert np.array_equal(mask_weights(jnp.arange(3.0)), mask_weights(jnp.arange(3.0), activation="sigmoid"))
+
+
+def test_whole_features_are_refused_not_rounded():
+    with pytest.raises(TypeError, match=r"h\.dtype=int32; expected a floating-point type"):
+        apply_mask(jnp.ones((2, 3), jnp.int32), jnp.full(3, 0.5))

@@ -3,27 +3,35 @@
 import jax
 import jax.numpy as jnp
 
+from metamask_jax.core.arrays import require_whole
+
 ACTIVATIONS = ("sigmoid", "identity")
 
 
-def init_mask(dim: int, *, activation: str) -> jax.Array:
+def init_mask(dim: int, *, activation: str = "sigmoid") -> jax.Array:
     """Starting logits [dim] of a mask: all weights are one half under `sigmoid`, one under `identity`.
+
+    Args:
+      dim: length of the representation.
+      activation: what turns logits into weights: `sigmoid`, the default of the authors' program, or `identity`.
+
+    Returns:
+      The logits, float32 [dim].
 
     Example:
       >>> init_mask(3, activation="identity")
       Array([1., 1., 1.], dtype=float32)
     """
-    if dim < 1:
-        raise ValueError(f"dim={dim}; expected a whole number >= 1")
+    require_whole("dim", dim)
     _require_activation(activation)
     return jnp.zeros(dim) if activation == "sigmoid" else jnp.ones(dim)
 
 
-def mask_weights(logits: jax.Array, *, activation: str) -> jax.Array:
+def mask_weights(logits: jax.Array, *, activation: str = "sigmoid") -> jax.Array:
     """Turns logits [dim] into the weights [dim] that multiply the representation.
 
     Example:
-      >>> mask_weights(jnp.zeros(2), activation="sigmoid")
+      >>> mask_weights(jnp.zeros(2))
       Array([0.5, 0.5], dtype=float32)
     """
     _require_activation(activation)
@@ -31,15 +39,18 @@ def mask_weights(logits: jax.Array, *, activation: str) -> jax.Array:
 
 
 def apply_mask(h: jax.Array, weights: jax.Array) -> jax.Array:
-    """Multiplies features [..., dim] by weights [dim] (paper Eq. 4).
+    """Multiplies features [..., dim] by weights [dim] (paper Eq. 4); the result has the features' precision.
 
     Example:
       >>> apply_mask(jnp.ones((2, 3)), jnp.array([1.0, 0.5, 0.0]))
       Array([[1. , 0.5, 0. ],
              [1. , 0.5, 0. ]], dtype=float32)
     """
+    h, weights = jnp.asarray(h), jnp.asarray(weights)
     if weights.ndim != 1 or h.ndim < 1 or h.shape[-1] != weights.shape[0]:
         raise ValueError(f"weights.shape={weights.shape}; expected [dim] with the dim of h.shape={h.shape}")
+    if not jnp.issubdtype(h.dtype, jnp.floating):
+        raise TypeError(f"h.dtype={h.dtype}; expected a floating-point type")
     return h * weights.astype(h.dtype)
 
 

@@ -6,13 +6,24 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from metamask_jax.core.arrays import as_projections, is_concrete, map_rows, matmul, require_temperature, unit_norm
+from metamask_jax.core import collectives
+from metamask_jax.core.arrays import (
+    as_projections,
+    batch_mean,
+    map_rows,
+    matmul,
+    require_number,
+    require_shape,
+    require_temperature,
+    unit_norm,
+    widen,
+)
 
 
 def nt_xent(
     z: jax.Array,
     *,
-    temperature: float | jax.Array,
+    temperature: float | jax.Array = 0.5,
     bank: jax.Array | None = None,
     chunk_size: int | None = None,
     axis_name: str | None = None,
@@ -24,7 +35,8 @@ def nt_xent(
 
     Args:
       z: projections [views, batch, dim]; cosine similarity, so their norms do not matter.
-      temperature: tau of Eq. 1.
+      temperature: tau of Eq. 1. The default is SimCLR's for CIFAR-10; it has 0.1 for ImageNet, and the program of
+        MetaMask's authors has 0.07.
       bank: past projections [size, dim] that join every denominator as further negatives, without gradient.
       chunk_size: anchors whose similarities are held in memory at a time; memory is then linear in the batch.
         None holds all of them, which is quadratic.
@@ -47,8 +59,8 @@ def nt_xent(
 def debiased_nt_xent(
     z: jax.Array,
     *,
-    temperature: float | jax.Array,
-    positive_prior: float | jax.Array,
+    temperature: float | jax.Array = 0.5,
+    positive_prior: float | jax.Array = 0.1,
     bank: jax.Array | None = None,
     chunk_size: int | None = None,
     axis_name: str | None = None,
@@ -57,6 +69,8 @@ def debiased_nt_xent(
 
     The sum over negatives of `nt_xent` is replaced by an estimate of what it would be without the false negatives
     that share the anchor's class. With several positives, their mean is the estimate's positive term.
+
+    The defaults are those of the paper's program.
 
     Args:
       z: projections [views, batch, dim].
@@ -71,10 +85,10 @@ def debiased_nt_xent(
 
     Example:
       >>> z = jnp.stack([jnp.eye(3), jnp.eye(3)])
-      >>> bool(debiased_nt_xent(z, temperature=0.5, positive_prior=0.1) < nt_xent(z, temperature=0.5))
+      >>> bool(debiased_nt_xent(z, positive_prior=0.1) < nt_xent(z))
       True
     """
-    _require_in_unit_interval("positive_prior", positive_prior)
+    _require_prior(positive_prior)
     positives, (negatives,), count = _contrast(
         z, temperature=temperature, exponents=(1.0,), bank=bank, chunk_size=chunk_size, axis_name=axis_name
     )
@@ -85,9 +99,9 @@ def debiased_nt_xent(
 def hard_nt_xent(
     z: jax.Array,
     *,
-    temperature: float | jax.Array,
-    positive_prior: float | jax.Array,
-    concentration: float | jax.Array,
+    temperature: float | jax.Array = 0.5,
+    positive_prior: float | jax.Array = 0.1,
+    concentration: float | jax.Array = 1.0,
     bank: jax.Array | None = None,
     chunk_size: int | None = None,
     axis_name: str | None = None,
@@ -95,7 +109,7 @@ def hard_nt_xent(
     """Contrastive loss with hard negatives (Robinson et al. 2021, "HCL").
 
     As `debiased_nt_xent`, with every negative weighted by its own similarity to the power `concentration`; the
-    gradient flows through the weights.
+    gradient flows through the weights. The defaults are those of the paper's program.
 
     Args:
       z: projections [views, batch, dim].
@@ -111,13 +125,11 @@ def hard_nt_xent(
 
     Example:
       >>> z = jax.random.normal(jax.random.key(0), (2, 4, 3))
-      >>> hard = hard_nt_xent(z, temperature=0.5, positive_prior=0.1, concentration=1.0)
-      >>> bool(hard > debiased_nt_xent(z, temperature=0.5, positive_prior=0.1))
+      >>> bool(hard_nt_xent(z, concentration=1.0) > debiased_nt_xent(z))
       True
     """
-    _require_in_unit_interval("positive_prior", positive_prior)
-    if is_concrete(concentration) and not concentration >= 0:
-        raise ValueError(f"concentration={concentration}; expected a number >= 0")
+    _require_prior(positive_prior)
+    require_number("concentration", concentration, lambda beta: beta >= 0, "a number >= 0")
     positives, (weighted, weights), count = _contrast(
         z,
         temperature=temperature,
@@ -162,18 +174,14 @@ def _contrast(
     # Roll r pairs view j with view j + r (modulo views): over all r, each anchor meets each of its positives once.
     positives = jnp.stack([jnp.sum(z * jnp.roll(z, -r, axis=0), axis=-1) for r in range(1, views)]) / temperature
 
-    image = jnp.arange(batch)
-    candidates = z
-    if axis_name is not None:
-        candidates = lax.all_gather(z, axis_name, axis=1, tiled=True)
-        image += lax.axis_index(axis_name) * batch
+    image = jnp.arange(batch) + collectives.device_index(axis_name) * batch
+    candidates = collectives.gather(z, axis_name, axis=1)
     candidate_image = jnp.tile(jnp.arange(candidates.shape[1]), views)
     candidates = candidates.reshape(-1, dim)
     if bank is not None:
-        if bank.ndim != 2 or bank.shape[1] != dim:
-            raise ValueError(
-                f"bank.shape={bank.shape}; expected [size, {dim}] to go with z.shape={(views, batch, dim)}"
-            )
+        bank = widen(bank, "bank")
+        fits = bank.ndim == 2 and bank.shape[1] == dim
+        require_shape("bank", bank, fits, f"[size, {dim}] to go with z.shape={(views, batch, dim)}")
         candidates = jnp.concatenate([candidates, lax.stop_gradient(unit_norm(bank.astype(z.dtype)))])
         candidate_image = jnp.concatenate([candidate_image, jnp.full(len(bank), -1)])
     count = len(candidates) - views
@@ -219,10 +227,8 @@ def _cross_entropy(positives: jax.Array, negatives: jax.Array, axis_name: str | 
       axis_name: the mapped axis or None.
     """
     denominator = jnp.logaddexp(jax.nn.logsumexp(positives, axis=0), negatives)
-    loss = jnp.mean(denominator - positives)
-    return loss if axis_name is None else lax.pmean(loss, axis_name)
+    return batch_mean(denominator - positives, axis_name)
 
 
-def _require_in_unit_interval(name: str, value: float | jax.Array) -> None:
-    if is_concrete(value) and not 0 <= value < 1:
-        raise ValueError(f"{name}={value}; expected a number in [0, 1)")
+def _require_prior(positive_prior: float | jax.Array) -> None:
+    require_number("positive_prior", positive_prior, lambda prior: 0 <= prior < 1, "a number in [0, 1)")

@@ -4,7 +4,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from metamask_jax.core.arrays import as_projections, matmul, require_temperature, unit_norm, widen
+from metamask_jax.core import collectives
+from metamask_jax.core.arrays import (
+    as_projections,
+    batch_mean,
+    matmul,
+    require_shape,
+    require_temperature,
+    unit_norm,
+    widen,
+)
 
 
 def negative_cosine(predictions: jax.Array, targets: jax.Array, *, axis_name: str | None = None) -> jax.Array:
@@ -26,13 +35,12 @@ def negative_cosine(predictions: jax.Array, targets: jax.Array, *, axis_name: st
       >>> float(negative_cosine(z, z))
       -1.0
     """
-    predictions, targets = unit_norm(as_projections(predictions)), unit_norm(as_projections(targets))
-    if predictions.shape != targets.shape:
-        raise ValueError(f"targets.shape={targets.shape}; expected that of predictions, {predictions.shape}")
-    targets = lax.stop_gradient(targets)
+    predictions, targets = as_projections(predictions, "predictions"), as_projections(targets, "targets")
+    require_shape("targets", targets, targets.shape == predictions.shape, f"that of predictions, {predictions.shape}")
+    predictions, targets = unit_norm(predictions), lax.stop_gradient(unit_norm(targets))
     # Roll r pairs view j with view j + r (modulo views): over all r, each prediction meets all targets but its own.
     cosines = [jnp.sum(predictions * jnp.roll(targets, -r, axis=0), axis=-1) for r in range(1, len(targets))]
-    return _mean(-jnp.stack(cosines), axis_name)
+    return batch_mean(-jnp.stack(cosines), axis_name)
 
 
 def info_nce(
@@ -40,7 +48,7 @@ def info_nce(
     keys: jax.Array,
     negatives: jax.Array,
     *,
-    temperature: float | jax.Array,
+    temperature: float | jax.Array = 0.07,
     axis_name: str | None = None,
 ) -> jax.Array:
     """Contrast of queries with one key each against shared negatives (MoCo, He et al. 2020).
@@ -49,7 +57,7 @@ def info_nce(
       queries: [..., dim].
       keys: the queries' positives [..., dim], without gradient.
       negatives: [size, dim], the same for all queries, without gradient.
-      temperature: divides the cosine similarities.
+      temperature: divides the cosine similarities; the default is MoCo's.
       axis_name: the mapped axis over which the queries are split, if any.
 
     Returns:
@@ -60,22 +68,27 @@ def info_nce(
       '0.2539'
     """
     require_temperature(temperature)
-    queries, keys, negatives = (unit_norm(widen(x)) for x in (queries, keys, negatives))
+    queries, keys, negatives = widen(queries, "queries"), widen(keys, "keys"), widen(negatives, "negatives")
+    require_shape("queries", queries, queries.ndim >= 1, "[..., dim]")
+    require_shape("keys", keys, keys.shape == queries.shape, f"that of queries, {queries.shape}")
+    dim = queries.shape[-1]
+    require_shape("negatives", negatives, negatives.ndim == 2 and negatives.shape[1] == dim, f"[size, {dim}]")
+    queries, keys, negatives = unit_norm(queries), unit_norm(keys), unit_norm(negatives)
     positive = jnp.sum(queries * lax.stop_gradient(keys), axis=-1) / temperature
     logits = matmul(queries, lax.stop_gradient(negatives).T) / temperature
     denominator = jnp.logaddexp(positive, jax.nn.logsumexp(logits, axis=-1))
-    return _mean(denominator - positive, axis_name)
+    return batch_mean(denominator - positive, axis_name)
 
 
 def info_nce_in_batch(
-    anchors: jax.Array, candidates: jax.Array, *, temperature: float | jax.Array, axis_name: str | None = None
+    anchors: jax.Array, candidates: jax.Array, *, temperature: float | jax.Array = 0.1, axis_name: str | None = None
 ) -> jax.Array:
     """Contrast of each anchor with its own candidate against the batch's other candidates (NNCLR, Dwibedi et al. 2021).
 
     Args:
       anchors: [batch, dim].
       candidates: [batch, dim]; row i is anchor i's positive.
-      temperature: divides the cosine similarities.
+      temperature: divides the cosine similarities; the default is NNCLR's.
       axis_name: the mapped axis over which the batch is split, if any; candidates come from all devices.
 
     Returns:
@@ -86,12 +99,13 @@ def info_nce_in_batch(
       '0.2395'
     """
     require_temperature(temperature)
-    anchors, candidates = (unit_norm(widen(x)) for x in (anchors, candidates))
+    anchors, candidates = widen(anchors, "anchors"), widen(candidates, "candidates")
+    require_shape("anchors", anchors, anchors.ndim == 2, "[batch, dim]")
+    require_shape("candidates", candidates, candidates.shape == anchors.shape, f"that of anchors, {anchors.shape}")
+    anchors, candidates = unit_norm(anchors), unit_norm(candidates)
     positive = jnp.sum(anchors * candidates, axis=-1) / temperature
-    if axis_name is not None:
-        candidates = lax.all_gather(candidates, axis_name, axis=0, tiled=True)
-    logits = matmul(anchors, candidates.T) / temperature
-    return _mean(jax.nn.logsumexp(logits, axis=-1) - positive, axis_name)
+    logits = matmul(anchors, collectives.gather(candidates, axis_name, axis=0).T) / temperature
+    return batch_mean(jax.nn.logsumexp(logits, axis=-1) - positive, axis_name)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, *, axis_name: str | None = None) -> jax.Array:
@@ -109,13 +123,10 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, *, axis_name: str | None
       >>> f"{cross_entropy(jnp.zeros((3, 10)), jnp.array([0, 9, -1])):.4f}"  # log(10)
       '2.3026'
     """
-    log_probabilities = jax.nn.log_softmax(widen(logits))
-    known = labels >= 0
+    logits, labels = widen(logits, "logits"), jnp.asarray(labels)
+    require_shape("logits", logits, logits.ndim >= 2, "[..., batch, classes]")
+    require_shape("labels", labels, labels.shape == logits.shape[-2:-1], f"the batch of logits, {logits.shape[-2:-1]}")
+    log_probabilities = jax.nn.log_softmax(logits)
     one_hot = jax.nn.one_hot(labels, logits.shape[-1], dtype=log_probabilities.dtype)  # all zeros for -1
-    total = -_mean(jnp.sum(one_hot * log_probabilities, axis=-1), axis_name)
-    return total / _mean(known.astype(total.dtype), axis_name)
-
-
-def _mean(values: jax.Array, axis_name: str | None) -> jax.Array:
-    mean = jnp.mean(values)
-    return mean if axis_name is None else lax.pmean(mean, axis_name)
+    total = -batch_mean(jnp.sum(one_hot * log_probabilities, axis=-1), axis_name)
+    return total / batch_mean((labels >= 0).astype(total.dtype), axis_name)

@@ -6,14 +6,25 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from metamask_jax.core.arrays import as_projections, matmul, require_temperature, unit_norm, widen
+from metamask_jax.core import collectives
+from metamask_jax.core.arrays import (
+    as_projections,
+    batch_mean,
+    matmul,
+    require_number,
+    require_shape,
+    require_temperature,
+    require_whole,
+    unit_norm,
+    widen,
+)
 
 
 def sinkhorn(
     scores: jax.Array,
     *,
-    epsilon: float,
-    iterations: int,
+    epsilon: float = 0.05,
+    iterations: int = 3,
     past: jax.Array | None = None,
     past_counts: bool | jax.Array = True,
     axis_name: str | None = None,
@@ -22,7 +33,7 @@ def sinkhorn(
 
     exp(scores / epsilon), with prototypes and images scaled in turn to equal sums. The images come last, so the
     assignments of each sum to one exactly, and the prototypes' shares are as equal as the iterations make them. All
-    in logarithms: nothing overflows however small epsilon is.
+    in logarithms: nothing overflows however small epsilon is. The defaults are SwAV's.
 
     Args:
       scores: cosines [batch, prototypes].
@@ -36,24 +47,26 @@ def sinkhorn(
       [batch, prototypes], constants to every derivative.
 
     Example:
-      >>> codes = sinkhorn(jnp.array([[1.0, 0.9], [1.0, 0.8]]), epsilon=0.05, iterations=3)  # both prefer the first
+      >>> codes = sinkhorn(jnp.array([[1.0, 0.9], [1.0, 0.8]]))  # both prefer the first
       >>> [[f"{share:.2f}" for share in image] for image in codes]
       [['0.27', '0.73'], ['0.73', '0.27']]
     """
-    batch, devices = len(scores), 1 if axis_name is None else lax.axis_size(axis_name)
+    require_number("epsilon", epsilon, lambda epsilon: epsilon > 0, "a number > 0")
+    require_whole("iterations", iterations)
+    scores = widen(scores, "scores")
+    require_shape("scores", scores, scores.ndim == 2, "[batch, prototypes]")
+    batch = len(scores)
     log_weights = jnp.zeros(batch)
     if past is not None:
         scores = jnp.concatenate([scores, past])
         # Every device has them all; together they count once.
-        log_weight = jnp.where(past_counts, -jnp.log(devices), -jnp.inf)
+        log_weight = jnp.where(past_counts, -jnp.log(collectives.device_count(axis_name)), -jnp.inf)
         log_weights = jnp.concatenate([log_weights, jnp.broadcast_to(log_weight, len(past))])
-    logits = lax.stop_gradient(widen(scores)) / epsilon
+    logits = lax.stop_gradient(scores) / epsilon
     prototype_scale, image_scale = jnp.zeros(logits.shape[1]), jnp.zeros(len(logits))
     for _ in range(iterations):
         mass = jax.nn.logsumexp(logits + (image_scale + log_weights)[:, None], axis=0)
-        if axis_name is not None:
-            mass = jax.nn.logsumexp(lax.all_gather(mass, axis_name), axis=0)
-        prototype_scale = -mass
+        prototype_scale = -jax.nn.logsumexp(collectives.gather(mass[None], axis_name, axis=0), axis=0)
         image_scale = -jax.nn.logsumexp(logits + prototype_scale, axis=1)
     return jax.nn.softmax(logits[:batch] + prototype_scale)
 
@@ -62,15 +75,17 @@ def swapped_prediction(
     z: jax.Array,
     prototypes: jax.Array,
     *,
-    temperature: float | jax.Array,
-    epsilon: float,
-    iterations: int,
+    temperature: float | jax.Array = 0.1,
+    epsilon: float = 0.05,
+    iterations: int = 3,
     small: jax.Array | None = None,
     past: jax.Array | None = None,
     past_counts: bool | jax.Array = True,
     axis_name: str | None = None,
 ) -> jax.Array:
     """Cross-entropy of every view's softmax over prototypes to the assignment of every other full view.
+
+    The defaults are SwAV's.
 
     Args:
       z: [views, batch, dim].
@@ -88,11 +103,14 @@ def swapped_prediction(
 
     Example:
       >>> z = jnp.stack([jnp.eye(3), jnp.eye(3)])
-      >>> f"{swapped_prediction(z, jnp.eye(3), temperature=0.1, epsilon=0.05, iterations=3):.4f}"  # log(1 + 2 exp(-10))
+      >>> f"{swapped_prediction(z, jnp.eye(3)):.4f}"  # log(1 + 2 exp(-10))
       '0.0001'
     """
     require_temperature(temperature)
-    z, directions = as_projections(z), unit_norm(widen(prototypes))
+    z, prototypes = as_projections(z), widen(prototypes, "prototypes")
+    dim = z.shape[-1]
+    require_shape("prototypes", prototypes, prototypes.ndim == 2 and prototypes.shape[1] == dim, f"[prototypes, {dim}]")
+    directions = unit_norm(prototypes)
     views = len(z) + (0 if small is None else len(small))
     scores = matmul(unit_norm(z if small is None else jnp.concatenate([z, widen(small)])), directions.T)
     past_scores = None if past is None else matmul(unit_norm(widen(past)), directions.T)
@@ -109,5 +127,4 @@ def swapped_prediction(
     ]
     predictions = jax.nn.log_softmax(scores / temperature)
     pairs = [(i, j) for i, j in itertools.product(range(len(z)), range(views)) if i != j]
-    loss = -jnp.mean(jnp.stack([jnp.sum(codes[i] * predictions[j], axis=-1) for i, j in pairs]))
-    return loss if axis_name is None else lax.pmean(loss, axis_name)
+    return -batch_mean(jnp.stack([jnp.sum(codes[i] * predictions[j], axis=-1) for i, j in pairs]), axis_name)

@@ -6,14 +6,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from metamask_jax.core.arrays import as_projections, batch_mean, map_rows, matmul, peak_magnitude
+from metamask_jax.core import collectives
+from metamask_jax.core.arrays import as_projections, batch_mean, map_rows, matmul, peak_magnitude, require_number
 
 
 def redundancy_reduction(
     z: jax.Array,
     *,
-    off_diagonal_weight: float | jax.Array,
-    centered: bool,
+    off_diagonal_weight: float | jax.Array = 0.0051,
+    centered: bool = True,
     unbiased: bool = False,
     epsilon: float = 1e-6,
     chunk_size: int | None = None,
@@ -23,14 +24,15 @@ def redundancy_reduction(
 
     Args:
       z: projections [views, batch, dim].
-      off_diagonal_weight: lambda of Eq. 2.
-      centered: subtract each dimension's mean over the batch first, as Barlow Twins and the authors' program do.
-        False is Eq. 3 to the letter.
-      unbiased: divide by the unbiased standard deviation, as the authors' program does: every correlation shrinks by
-        (batch - 1) / batch.
+      off_diagonal_weight: lambda of Eq. 2. The default is that of Barlow Twins' program; its paper rounds to 0.005.
+      centered: subtract each dimension's mean over the batch first, as Barlow Twins and the program of MetaMask's
+        authors do. False is Eq. 3 to the letter.
+      unbiased: divide by the unbiased standard deviation, as the program of MetaMask's authors does: every correlation
+        shrinks by (batch - 1) / batch.
       epsilon: a dimension whose deviation is at most this fraction of its root mean square counts as constant; it
         correlates with nothing (C = 0) and receives no gradient, where Eq. 3 would divide rounding errors by zero.
-      chunk_size: rows of the correlation matrix held in memory at a time; None holds all of them.
+      chunk_size: rows of the correlation matrix held in memory at a time, which saves memory where dim is much larger
+        than the batch of a device; None holds all of them.
       axis_name: the mapped axis over which the batch is split, if any.
 
     Returns:
@@ -38,22 +40,23 @@ def redundancy_reduction(
 
     Example:
       >>> z = jnp.array([[[1.0, 1.0], [-1.0, 1.0]]] * 2)  # two equal views, uncorrelated dimensions
-      >>> float(redundancy_reduction(z, off_diagonal_weight=0.005, centered=False))
+      >>> float(redundancy_reduction(z, centered=False))
       0.0
     """
     z = as_projections(z)
-    batch = _global_batch(z, axis_name)
+    require_number("off_diagonal_weight", off_diagonal_weight, lambda weight: weight >= 0, "a number >= 0")
+    require_number("epsilon", epsilon, lambda epsilon: epsilon >= 0, "a number >= 0")
+    batch = z.shape[1] * collectives.device_count(axis_name)
     z = _unit_variance(z, centered=centered, epsilon=epsilon, axis_name=axis_name)
     scale = (batch - 1) / batch if unbiased else 1.0
 
     def pair_loss(a: jax.Array, b: jax.Array) -> jax.Array:
-        diagonal = scale * batch_mean(a * b, axis_name)  # C_kk, [dim]
+        diagonal = scale * batch_mean(a * b, axis_name, axis=0)  # C_kk, [dim]
 
         def off_diagonal_row(row: tuple[jax.Array, jax.Array]) -> jax.Array:
             dimension, column = row  # column: dimension k of the first view over the batch, [batch]
             correlations = scale / column.shape[0] * matmul(column, b)  # C_kk' for all k', [dim]
-            if axis_name is not None:
-                correlations = lax.pmean(correlations, axis_name)
+            correlations = collectives.mean(correlations, axis_name)
             return jnp.sum(jnp.where(jnp.arange(b.shape[1]) == dimension, 0.0, correlations) ** 2)
 
         rows = map_rows(off_diagonal_row, (jnp.arange(a.shape[1]), a.T), chunk_size)
@@ -65,13 +68,9 @@ def redundancy_reduction(
 def _unit_variance(z: jax.Array, *, centered: bool, epsilon: float, axis_name: str | None) -> jax.Array:
     """Divides each view's dimensions [views, batch, dim] by their root mean square over the batch of all devices."""
     z = z / peak_magnitude(z, axis=1, axis_name=axis_name)
-    power = raw_power = batch_mean(z * z, axis_name)
+    power = raw_power = batch_mean(z * z, axis_name, axis=1)
     if centered:
-        z = z - batch_mean(z, axis_name)[:, None]
-        power = batch_mean(z * z, axis_name)
+        z = z - batch_mean(z, axis_name, axis=1)[:, None]
+        power = batch_mean(z * z, axis_name, axis=1)
     constant = power <= epsilon**2 * raw_power
     return jnp.where(constant[:, None], 0.0, z * lax.rsqrt(jnp.where(constant, 1.0, power))[:, None])
-
-
-def _global_batch(z: jax.Array, axis_name: str | None) -> int:
-    return z.shape[1] if axis_name is None else z.shape[1] * lax.axis_size(axis_name)
