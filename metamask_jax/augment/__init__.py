@@ -4,11 +4,11 @@ What torchvision and Pillow do, with the same distributions, but in float32 thro
 grey levels between the steps. A view's random draws (`draws`) are apart from its pixel operations (`ops`).
 
 Example:
-    >>> import jax, jax.numpy as jnp
-    >>> augment = jax.jit(make_augmentation("simclr", image_size=32, views=2))
-    >>> images = jnp.zeros((4, 32, 32, 3), jnp.uint8)
-    >>> augment(images, example_keys(0, 0, jnp.arange(4))).shape
-    (2, 4, 32, 32, 3)
+  >>> import jax, jax.numpy as jnp
+  >>> augment = jax.jit(make_augmentation("simclr", image_size=32, views=2))
+  >>> images = jnp.zeros((4, 32, 32, 3), jnp.uint8)
+  >>> augment(images, example_keys(0, 0, jnp.arange(4))).shape
+  (2, 4, 32, 32, 3)
 """
 
 from metamask_jax.augment.draws import Draws, sample_draws

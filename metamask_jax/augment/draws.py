@@ -1,7 +1,7 @@
 """The random draws of a view, apart from the pixels they act on.
 
 Every sampler maps uniform numbers in [0, 1) to parameters. The numbers of a view come from a single call of the
-generator, which is faster than a call a parameter, and what a sampler does with 0 or nearly 1 can be tested.
+generator, which is faster than one call per parameter, and what a sampler does with 0 or nearly 1 can be tested.
 """
 
 import itertools
@@ -24,13 +24,13 @@ class Draws(NamedTuple):
     """Parameters of one view of one image; a step that is not applied has its neutral parameter.
 
     Attributes:
-        box: int32 `[4]`, top, left, height and width of a random crop.
-        flip: bool, whether the crop is mirrored.
-        jitter: float32 `[4]`, see `ops.color_jitter`.
-        order: int32 `[4]`, the order of the jitter's adjustments.
-        grey: float32, saturation left over: 0 or 1.
-        sigma: float32, of the blur.
-        threshold: float32, of the solarization.
+      box: int32 `[4]`, top, left, height and width of a random crop.
+      flip: bool, whether the crop is mirrored.
+      jitter: float32 `[4]`, see `ops.color_jitter`.
+      order: int32 `[4]`, the order of the jitter's adjustments.
+      grey: float32, saturation left over: 0 or 1.
+      sigma: float32, of the blur.
+      threshold: float32, of the solarization.
     """
 
     box: jax.Array
@@ -61,13 +61,13 @@ def sample_box(uniform: jax.Array, crop: RandomResizedCrop, *, height: int, widt
     box of an allowed ratio is taken.
 
     Args:
-        uniform: `[22]` numbers in [0, 1): ten areas, ten ratios, two positions.
-        crop: ranges of area and ratio.
-        height: of the image.
-        width: of the image.
+      uniform: `[22]` numbers in [0, 1): ten areas, ten ratios, two positions.
+      crop: ranges of area and ratio.
+      height: of the image.
+      width: of the image.
 
     Returns:
-        int32 `[4]`: top, left, height, width.
+      int32 `[4]`: top, left, height, width.
     """
     area = height * width * _between(uniform[:_TRIES], *crop.scale)
     ratio = jnp.exp(_between(uniform[_TRIES : 2 * _TRIES], math.log(crop.ratio[0]), math.log(crop.ratio[1])))

@@ -20,12 +20,12 @@ def make_multi_crop(
     Colours are changed alike in both.
 
     Args:
-        specs: one `ViewSpec` per view, repeated in turn; their crops are replaced.
-        image_size: side of the usual views in pixels.
-        views: number of the usual views.
-        small_size: side of the small views.
-        small_views: number of the small views.
-        split: the usual views show at least this share of the image, the small ones at most.
+      specs: one `ViewSpec` per view, repeated in turn; their crops are replaced.
+      image_size: side of the usual views in pixels.
+      views: number of the usual views.
+      small_size: side of the small views.
+      small_views: number of the small views.
+      split: the usual views show at least this share of the image, the small ones at most.
     """
     small = make_augmentation(
         _cropped(specs, small_size, (_SMALLEST_AREA, split)), image_size=small_size, views=small_views

@@ -43,8 +43,8 @@ class Taps(NamedTuple):
     """How each of the pixels of a resized line is mixed from pixels of the original.
 
     Attributes:
-        indices: int32 `[taps, out]`.
-        weights: float32 `[taps, out]`; sum to 1 over the taps.
+      indices: int32 `[taps, out]`.
+      weights: float32 `[taps, out]`; sum to 1 over the taps.
     """
 
     indices: jax.Array
@@ -58,11 +58,11 @@ def resample_taps(start: jax.Array | int, extent: jax.Array | int, *, size: int,
     outside the cut never contribute.
 
     Args:
-        start: first pixel of the cut.
-        extent: length of the cut in pixels.
-        size: length of the line.
-        out: length of the result.
-        interpolation: a key of `FILTERS`.
+      start: first pixel of the cut.
+      extent: length of the cut in pixels.
+      size: length of the line.
+      out: length of the result.
+      interpolation: a key of `FILTERS`.
     """
     kernel, support = FILTERS[interpolation]
     count = math.ceil(2 * support * max(size / out, 1))  # as many as the widest filter can reach
@@ -96,12 +96,12 @@ def resample(image: jax.Array, rows: Taps, columns: Taps) -> jax.Array:
     """Resizes along both axes.
 
     Args:
-        image: uint8 `[height, width, 3]`.
-        rows: the result's rows, from `resample_taps`.
-        columns: the result's columns.
+      image: uint8 `[height, width, 3]`.
+      rows: the result's rows, from `resample_taps`.
+      columns: the result's columns.
 
     Returns:
-        Planar image `[3, out, out]`; the overshoot of a cubic filter is clipped.
+      Planar image `[3, out, out]`; the overshoot of a cubic filter is clipped.
     """
     height, width, channels = image.shape
     lines = _mix_rows(jnp.asarray(image).reshape(height, width * channels), rows)
@@ -164,9 +164,9 @@ def color_jitter(image: jax.Array, factors: jax.Array, order: jax.Array) -> jax.
     after, of which the unused ones blend with factor 1.
 
     Args:
-        image: planar image `[3, height, width]`.
-        factors: `[4]`, indexed by BRIGHTNESS, CONTRAST, SATURATION (neutral 1) and HUE (neutral 0).
-        order: `[4]`, a permutation of the four.
+      image: planar image `[3, height, width]`.
+      factors: `[4]`, indexed by BRIGHTNESS, CONTRAST, SATURATION (neutral 1) and HUE (neutral 0).
+      order: `[4]`, a permutation of the four.
     """
     slots, hue_slot = jnp.arange(4), jnp.argmax(order == HUE)
     before = jnp.where(slots < hue_slot, factors[order], 1.0)

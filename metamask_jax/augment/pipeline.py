@@ -17,17 +17,17 @@ _CACHED_PIXELS = 2**17
 
 
 def example_keys(seed: int | jax.Array, step: int | jax.Array, positions: ArrayLike) -> jax.Array:
-    """Returns one key an example, a function of the seed, the step and the place in the global batch alone.
+    """Returns one key per example, a function of the seed, the step and the place in the global batch alone.
 
     So the draws are the same however the batch is split over devices and processes, and after a restart at any step.
 
     Args:
-        seed: of the run.
-        step: of the training; may be traced.
-        positions: int `[batch]`, places of these examples in the global batch; may be traced.
+      seed: of the run.
+      step: of the training; may be traced.
+      positions: int `[batch]`, places of these examples in the global batch; may be traced.
 
     Returns:
-        Keys `[batch]`.
+      Keys `[batch]`.
     """
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _STREAM), step)
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.asarray(positions))
@@ -59,13 +59,13 @@ def render_view(image: jax.Array, draws: Draws, spec: ViewSpec, *, image_size: i
     """Applies one view's drawn parameters to one image.
 
     Args:
-        image: uint8 `[height, width, 3]`.
-        draws: from `sample_draws`.
-        spec: the view's pipeline; steps of probability 0 are not compiled.
-        image_size: side of the result.
+      image: uint8 `[height, width, 3]`.
+      draws: from `sample_draws`.
+      spec: the view's pipeline; steps of probability 0 are not compiled.
+      image_size: side of the result.
 
     Returns:
-        float32 `[image_size, image_size, 3]`, normalised.
+      float32 `[image_size, image_size, 3]`, normalised.
     """
     if isinstance(spec.crop, RandomResizedCrop):
         planes = _random_crop(image, draws.box, interpolation=spec.interpolation, image_size=image_size)
@@ -104,17 +104,17 @@ def make_augmentation(preset: str | Sequence[ViewSpec], *, image_size: int, view
     """Builds the function that turns a batch of images into views.
 
     Args:
-        preset: a key of `PRESETS`, or one `ViewSpec` a view; fewer specs than views are repeated in turn.
-        image_size: side of the views in pixels.
-        views: number of views of each image.
+      preset: a key of `PRESETS`, or one `ViewSpec` per view; fewer specs than views are repeated in turn.
+      image_size: side of the views in pixels.
+      views: number of views of each image.
 
     Returns:
-        A pure function, for use inside `jax.jit`, of images and keys (`[batch]`, from `example_keys`) to views,
-        float32 `[views, batch, image_size, image_size, 3]`. Images are uint8 `[batch, height, width, 3]`, or
-        `[batch, views, image_size, image_size, 3]` where each view was cropped already; then the crop is left out.
+      A pure function, for use inside `jax.jit`, of images and keys (`[batch]`, from `example_keys`) to views,
+      float32 `[views, batch, image_size, image_size, 3]`. Images are uint8 `[batch, height, width, 3]`, or
+      `[batch, views, image_size, image_size, 3]` where each view was cropped already; then the crop is left out.
 
     Raises:
-        ValueError: if an argument is out of range.
+      ValueError: if an argument is out of range.
     """
     if views < 1:
         raise ValueError(f"{views=}; expected at least 1")
@@ -162,4 +162,4 @@ def _check_batch(images: jax.Array, keys: jax.Array, *, views: int, image_size: 
     if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
         raise TypeError(f"keys.dtype={keys.dtype}; expected keys from example_keys")
     if keys.shape != images.shape[:1]:
-        raise ValueError(f"keys.shape={keys.shape}; expected one key an image, {images.shape[:1]}")
+        raise ValueError(f"keys.shape={keys.shape}; expected one key per image, {images.shape[:1]}")

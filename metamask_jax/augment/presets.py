@@ -18,8 +18,8 @@ class RandomResizedCrop:
     """A random part of the image, resized.
 
     Attributes:
-        scale: range of the part's area, as a fraction of the image's; uniform.
-        ratio: range of its width / height; log-uniform.
+      scale: range of the part's area, as a fraction of the image's; uniform.
+      ratio: range of its width / height; log-uniform.
     """
 
     scale: tuple[float, float]
@@ -31,7 +31,7 @@ class CenterCrop:
     """The middle of the image after resizing its shortest side; an image of the right size is left as it is.
 
     Attributes:
-        shortest: length of the shortest side after resizing; at least the size of the crop.
+      shortest: length of the shortest side after resizing; at least the size of the crop.
     """
 
     shortest: int
@@ -42,21 +42,21 @@ class ViewSpec:
     """Hyper-parameters of one view's pipeline, in the order of application; a probability of 0 leaves a step out.
 
     Attributes:
-        crop: which part of the image is seen.
-        interpolation: 'bilinear' or 'bicubic', both antialiased.
-        flip_p: probability of mirroring left to right.
-        jitter: strength of brightness, contrast, saturation and hue: factors are uniform in [max(0, 1 - s), 1 + s],
-            the hue's shift in [-s, s] of a circle.
-        jitter_p: probability of the colour jitter.
-        grey_p: probability of greyscale.
-        blur_p: probability of a Gaussian blur.
-        blur_sigma: range of its standard deviation in pixels; uniform.
-        blur_size: odd number of its taps.
-        solarize_p: probability of inverting the bright values.
-        solarize_threshold: from where on, in [0, 1].
-        color_space: 'rgb' or 'lab', what the output's channels are.
-        mean: per channel, subtracted at the end.
-        std: per channel, divided by at the end.
+      crop: which part of the image is seen.
+      interpolation: 'bilinear' or 'bicubic', both antialiased.
+      flip_p: probability of mirroring left to right.
+      jitter: strength of brightness, contrast, saturation and hue: factors are uniform in [max(0, 1 - s), 1 + s],
+        the hue's shift in [-s, s] of a circle.
+      jitter_p: probability of the colour jitter.
+      grey_p: probability of greyscale.
+      blur_p: probability of a Gaussian blur.
+      blur_sigma: range of its standard deviation in pixels; uniform.
+      blur_size: odd number of its taps.
+      solarize_p: probability of inverting the bright values.
+      solarize_threshold: the value in [0, 1] from which on they are inverted.
+      color_space: 'rgb' or 'lab', what the output's channels are.
+      mean: per channel, subtracted at the end.
+      std: per channel, divided by at the end.
     """
 
     crop: RandomResizedCrop | CenterCrop
@@ -82,9 +82,9 @@ class CustomViews(NamedTuple):
     """An augmentation of one's own, for a registry.
 
     Attributes:
-        full: images uint8 `[batch, height, width, 3]` and keys `[batch]` to views `[views, batch, ...]`.
-        small: the same for small views (multi-crop), if the method has a use for them.
-        color_space: 'rgb' or 'lab', what the views' channels are.
+      full: images uint8 `[batch, height, width, 3]` and keys `[batch]` to views `[views, batch, ...]`.
+      small: the same for small views (multi-crop), if the method has a use for them.
+      color_space: 'rgb' or 'lab', what the views' channels are.
     """
 
     full: Augmentation
@@ -92,7 +92,7 @@ class CustomViews(NamedTuple):
     color_space: str = "rgb"
 
 
-Preset = Callable[[int], tuple[ViewSpec, ...] | CustomViews]  # a function of the picture size
+Preset = Callable[[int], tuple[ViewSpec, ...] | CustomViews]  # a function of the image size
 
 
 def color_space(views: Sequence[ViewSpec] | CustomViews) -> str:
@@ -211,7 +211,7 @@ PRESETS: dict[str, Callable[[int], tuple[ViewSpec, ...]]] = {
     "eval": _eval,
     "eval_lab": _eval_lab,
 }
-"""Recipes by name: image size to one `ViewSpec` a view, repeated in turn when there are more views.
+"""Recipes by name: a function of the image size to one `ViewSpec` per view, repeated in turn when there are more views.
 
 | preset   | 32 pixels                                          | more                                             |
 |----------|----------------------------------------------------|--------------------------------------------------|

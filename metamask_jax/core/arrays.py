@@ -93,8 +93,8 @@ def require_temperature(temperature: float | jax.Array) -> None:
     require_number("temperature", temperature, lambda t: t > 0, "a number > 0")
 
 
-def require_whole(name: str, value: Any, *, expected: str = "a whole number >= 1") -> None:
-    """Refuses what is not a whole number of at least one; such numbers decide shapes, so they are never traced.
+def require_whole(name: str, value: Any, *, expected: str = "a whole number >= 1") -> int:
+    """A whole number of at least one, or a refusal; such numbers decide shapes, so they are never traced.
 
     Example:
       >>> require_whole("dim", 2.5)
@@ -105,3 +105,4 @@ def require_whole(name: str, value: Any, *, expected: str = "a whole number >= 1
         raise TypeError(f"{name}={value!r}; expected {expected}")
     if value < 1:
         raise ValueError(f"{name}={value}; expected {expected}")
+    return int(value)

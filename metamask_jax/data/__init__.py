@@ -5,7 +5,7 @@ Nothing here imports TensorFlow, and tfds is imported only where a set is opened
 
 from metamask_jax.data.loader import Batch, batches, prefetch
 from metamask_jax.data.order import batch_indices, steps_per_epoch
-from metamask_jax.data.sources import ArraySource, Source, StreamSource, channel_statistics, open_source
+from metamask_jax.data.sources import ArraySource, Source, StreamSource, open_source
 from metamask_jax.errors import DataError
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "StreamSource",
     "batch_indices",
     "batches",
-    "channel_statistics",
     "open_source",
     "prefetch",
     "steps_per_epoch",

@@ -22,12 +22,12 @@ class ArraySource:
     """A set of pictures of one size.
 
     Attributes:
-      name: The dataset's name.
+      name: the dataset's name.
       images: uint8 [size, height, width, 3], usually memory-mapped.
       labels: int32 [size], -1 where there is none.
-      num_classes: Number of classes, 0 without labels.
-      class_names: Their names.
-      factors: What else is stored of each picture, by name, each [size].
+      num_classes: number of classes, 0 without labels.
+      class_names: their names.
+      factors: what else is stored of each picture, by name, each [size].
     """
 
     name: str
@@ -75,9 +75,9 @@ def decode(records: Records, image_size: tuple[int, int], folder: pathlib.Path) 
     """Decodes a split and keeps the arrays in a folder, unless that cannot be written.
 
     Args:
-      records: The encoded pictures.
-      image_size: Their height and width.
-      folder: The folder to make; it appears whole or not at all, so that a second process may do the same.
+      records: the encoded pictures.
+      image_size: their height and width.
+      folder: the folder to make; it appears whole or not at all, so that a second process may do the same.
     """
     shape = (len(records), *image_size, 3)
     try:

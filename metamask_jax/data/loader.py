@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from metamask_jax.core.state import Pair
 from metamask_jax.data.order import batch_indices, steps_per_epoch
 from metamask_jax.data.sources import Source
 from metamask_jax.data.streams import StreamSource, map_steps
@@ -33,26 +34,14 @@ class Batch(NamedTuple):
       images: uint8 [batch, height, width, 3]; from a `StreamSource` that crops on the host
         [batch, views, height, width, 3].
       labels: int32 [batch], -1 where there is none.
-      positions: Positions in the global batch, int32 [batch]: what augmentation keys are folded with.
-      indices: Indices into the source, int32 [batch].
+      positions: places in the global batch, int32 [batch], from which augmentation keys are made.
+      indices: indices into the source, int32 [batch].
     """
 
     images: Array
     labels: Array
     positions: Array
     indices: Array
-
-
-class Pair(NamedTuple):
-    """The batches of two steps that follow each other.
-
-    Attributes:
-      previous: that of the step before.
-      present: that of this step.
-    """
-
-    previous: Batch
-    present: Batch
 
 
 def batches(
@@ -68,13 +57,13 @@ def batches(
     """Returns this process's slices of the global batches from a step on.
 
     Args:
-      source: The pictures.
-      seed: Seed of the run.
-      start_step: The first step, counted over the whole run.
-      batch_size: Global batch size, over all devices and processes.
-      process_index: Which slice.
-      process_count: How many slices.
-      num_steps: How many batches; None goes on for ever.
+      source: the pictures.
+      seed: of the run.
+      start_step: the first step, counted over the whole run.
+      batch_size: global batch size, over all devices and processes.
+      process_index: which slice.
+      process_count: how many slices.
+      num_steps: how many batches; None goes on without end.
 
     Returns:
       An iterator over batches of `batch_size // process_count`.
@@ -115,8 +104,8 @@ def with_previous(stream: Generator[Batch], *, from_start: bool) -> Generator[Pa
     """Yields each batch with the one before it; closing it closes the stream.
 
     Args:
-      stream: Batches of steps that follow each other.
-      from_start: Whether the stream begins with the very first step, whose `previous` is then a stand-in. Otherwise its
+      stream: batches of steps that follow each other.
+      from_start: whether the stream begins with the very first step, whose `previous` is then a stand-in. Otherwise its
         first batch is only a `previous` one.
     """
     with contextlib.closing(stream):
@@ -142,9 +131,9 @@ def prefetch(iterator: Iterator[T], *, depth: int, transfer: Callable[[T], U]) -
     consumer, in its place in the order. Closing the generator, or dropping it, stops the thread.
 
     Args:
-      iterator: What to run ahead of; it is used by the thread alone.
-      depth: How many finished items may wait.
-      transfer: What to do with each item, such as putting it on the device.
+      iterator: what to run ahead of; it is used by the thread alone.
+      depth: how many finished items may wait.
+      transfer: what to do with each item, such as putting it on the device.
     """
     if depth < 1:
         raise ValueError(f"{depth=}; expected at least 1")

@@ -19,8 +19,8 @@ def decode(encoded: bytes, what: str) -> "Image.Image":
     """Returns a picture in RGB, whatever its mode.
 
     Args:
-      encoded: Bytes of a PNG, a JPEG or any other file that Pillow reads.
-      what: What to call the picture in an error.
+      encoded: bytes of a PNG, a JPEG or any other file that Pillow reads.
+      what: what to call the picture in an error.
     """
     from PIL import Image
 
@@ -41,8 +41,9 @@ def crop(picture: "Image.Image", box: Box, image_size: int) -> np.ndarray:
 def centre_box(size: tuple[int, int], share: float) -> Box:
     """Returns the centred square of a picture of a width and height, its side a share of the shorter.
 
-    >>> centre_box((40, 20), share=0.5)
-    (15.0, 5.0, 25.0, 15.0)
+    Example:
+      >>> centre_box((40, 20), share=0.5)
+      (15.0, 5.0, 25.0, 15.0)
     """
     width, height = size
     side = min(size) * share
@@ -56,10 +57,10 @@ def random_box(
     """Returns a box with a random share of the picture's area and a random aspect ratio, at a random place.
 
     Args:
-      size: Width and height of the picture.
-      uniform: Numbers in [0, 1), [_TRIES, 4]; the first row whose box fits is used.
-      area: Least and greatest share of the area.
-      aspect: Least and greatest width / height, drawn evenly on a logarithmic scale.
+      size: width and height of the picture.
+      uniform: numbers in [0, 1), [_TRIES, 4]; the first row whose box fits is used.
+      area: least and greatest share of the area.
+      aspect: least and greatest width / height, drawn evenly on a logarithmic scale.
 
     Returns:
       The box, or if none of the draws fits the largest centred square.

@@ -35,10 +35,10 @@ class Prepared:
     """One prepared dataset.
 
     Attributes:
-      folder: The folder that holds `dataset_info.json` and the record files.
-      name: The dataset's name, without config and version.
-      splits: Number of examples of each split.
-      fingerprint: Digest of the dataset's description; another one means other data.
+      folder: the folder that holds `dataset_info.json` and the record files.
+      name: the dataset's name, without config and version.
+      splits: number of examples of each split.
+      fingerprint: digest of the dataset's description; another one means other data.
     """
 
     folder: pathlib.Path
@@ -52,7 +52,7 @@ def find(name: str, data_dir: str) -> Prepared | None:
 
     Args:
       name: `name`, `name/config`, and either with `:version`, as tfds spells it.
-      data_dir: Where prepared datasets live.
+      data_dir: where prepared datasets live.
     """
     match = _parse(name)
     root = pathlib.Path(data_dir) / match["base"]
@@ -130,10 +130,10 @@ class Features:
     """Which features of a record are the picture, its label, and other numbers.
 
     Attributes:
-      image_key: Feature that holds the encoded picture.
-      image_size: Height and width, None where they vary.
-      label_key: Feature that holds the class, None without labels.
-      class_names: Names of the classes.
+      image_key: feature that holds the encoded picture.
+      image_size: height and width, None where they vary.
+      label_key: feature that holds the class, None without labels.
+      class_names: names of the classes.
       factors: NumPy type of every other feature that is one number, by name.
     """
 

@@ -1,6 +1,6 @@
 """Where the pictures come from: `open_source`.
 
-A set of one fixed size becomes an array in memory-mapped storage, decoded once (`arrays`); a set of many sizes is
+A set of one fixed size becomes an array in memory-mapped storage, decoded once (`in_memory`); a set of many sizes is
 decoded, cropped and resized each time a picture is asked for (`streams`).
 """
 
@@ -8,11 +8,9 @@ import dataclasses
 import os
 from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
-from metamask_jax.data import builders, prepared
-from metamask_jax.data import in_memory as arrays
+from metamask_jax.data import builders, in_memory, prepared
 from metamask_jax.data.in_memory import ArraySource
 from metamask_jax.data.streams import Streaming, StreamSource
 from metamask_jax.errors import DataError
@@ -21,20 +19,19 @@ Source = ArraySource | StreamSource
 
 _ROLES = {"pretrain": ("unlabelled", "train"), "train": ("train",), "test": ("test", "validation")}
 _ROLES_OF = {"imagenet2012": {"test": ("validation",)}}  # its own test split carries no labels
-_CHUNK = 1000  # pictures counted at a time
 
 
 def open_source(name: str, *, split: str, data_dir: str, size: int | None = None, **options: Any) -> Source:
     """Opens a set of pictures, preparing it first where that is possible.
 
     Args:
-      name: One of our own sets (`confounded_shapes`, `tiny_imagenet`, `image_folder`) or any tfds name of a set of
+      name: one of our own sets (`confounded_shapes`, `tiny_imagenet`, `image_folder`) or any tfds name of a set of
         labelled or unlabelled pictures.
       split: `pretrain` (what to learn representations from), `train` and `test` (what to evaluate them on), or any
         split of the set as tfds writes it, such as `train[:10%]`.
-      data_dir: Where prepared sets live; they and the decoded arrays are written there.
-      size: Keep only the first `size` pictures.
-      **options: Options of our own sets (see `builders.OPTIONS`), and of sets of many sizes (see `streams.Streaming`).
+      data_dir: where prepared sets live; they and the decoded arrays are written there.
+      size: keep only the first `size` pictures.
+      **options: options of our own sets (see `builders.OPTIONS`), and of sets of many sizes (see `streams.Streaming`).
 
     Returns:
       An `ArraySource`, or for a set of many sizes a `streams.StreamSource`.
@@ -78,13 +75,13 @@ def _sort_options(name: str, options: dict[str, Any]) -> tuple[dict[str, Any], d
 
 def _open(found: prepared.Prepared, split: str, data_dir: str, streaming: dict[str, Any]) -> Source:
     """Opens a split: from the decoded arrays if they are there, else by its records."""
-    folder = arrays.cache_folder(found, split, data_dir)
+    folder = in_memory.cache_folder(found, split, data_dir)
     if folder.exists():
-        return _fixed(arrays.load(folder, found.name), streaming)
+        return _fixed(in_memory.load(folder, found.name), streaming)
     records = prepared.Records(found, split)
     features = records.features
     if features.image_size is not None:
-        return _fixed(arrays.decode(records, features.image_size, folder), streaming)
+        return _fixed(in_memory.decode(records, features.image_size, folder), streaming)
     if "image_size" not in streaming:
         raise DataError(f"image_size is not set; {found.name!r} has pictures of many sizes, which need one to come to")
     return StreamSource(
@@ -133,19 +130,3 @@ def _split_of_role(found: prepared.Prepared, split: str) -> str:
     if split in _ROLES and not present:
         raise DataError(f"{split=}; {found.name!r} has only {', '.join(map(repr, found.splits))}")
     return present[0] if present else split
-
-
-def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and standard deviation of each channel, float64 [3], of uint8 images scaled to [0, 1].
-
-    >>> mean, std = channel_statistics(np.array([0, 255], np.uint8).reshape(2, 1, 1, 1).repeat(3, axis=-1))
-    >>> mean.tolist(), std.tolist()
-    ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
-    """
-    counts = np.zeros((3, 256), np.int64)
-    for start in range(0, len(images), _CHUNK):  # counting whole numbers is exact, and needs no float copy of the set
-        for channel in range(3):
-            counts[channel] += np.bincount(images[start : start + _CHUNK, ..., channel].ravel(), minlength=256)
-    frequencies, values = counts / counts.sum(axis=1, keepdims=True), np.arange(256) / 255
-    mean = frequencies @ values
-    return mean, np.sqrt((frequencies * (values - mean[:, None]) ** 2).sum(axis=1))

@@ -20,14 +20,14 @@ class Streaming:
     """How pictures of many sizes are brought to one.
 
     Attributes:
-      image_size: Height and width of what comes out.
-      views: Random resized crops of each picture in a batch; 0 leaves the cropping to the device, which then gets
+      image_size: height and width of what comes out.
+      views: random resized crops of each picture in a batch; 0 leaves the cropping to the device, which then gets
         the centred square.
-      centre: Side of the centred square as a share of the shorter side.
-      area: Least and greatest share of the area in a random crop.
-      aspect: Least and greatest width / height of a random crop.
-      threads: Batches worked on at a time in each process.
-      processes: Processes that decode; 0 decodes in the threads of this one.
+      centre: side of the centred square as a share of the shorter side.
+      area: least and greatest share of the area in a random crop.
+      aspect: least and greatest width / height of a random crop.
+      threads: batches worked on at a time in each process.
+      processes: processes that decode; 0 decodes in the threads of this one.
     """
 
     image_size: int
@@ -55,15 +55,15 @@ class StreamSource:
     """A set of pictures of many sizes.
 
     Attributes:
-      name: The dataset's name.
-      records: The encoded pictures.
-      size: How many of them are used.
-      image_key: Feature that holds the picture.
-      label_key: Feature that holds the label, None without labels.
-      num_classes: Number of classes, 0 without labels.
-      class_names: Their names.
-      factors: Empty: of a large set only pictures and labels are read.
-      streaming: How the pictures are brought to one size.
+      name: the dataset's name.
+      records: the encoded pictures.
+      size: how many of them are used.
+      image_key: feature that holds the picture.
+      label_key: feature that holds the label, None without labels.
+      num_classes: number of classes, 0 without labels.
+      class_names: their names.
+      factors: empty: of a large set only pictures and labels are read.
+      streaming: how the pictures are brought to one size.
     """
 
     name: str
@@ -83,7 +83,7 @@ class StreamSource:
         """Decodes pictures and resizes their centred squares.
 
         Args:
-          indices: Which pictures, int [batch].
+          indices: which pictures, int [batch].
 
         Returns:
           Images uint8 [batch, image_size, image_size, 3] and labels int32 [batch].
@@ -99,10 +99,10 @@ class StreamSource:
         """Decodes pictures and draws `streaming.views` random resized crops of each.
 
         Args:
-          indices: Which pictures, int [batch].
-          seed: Seed of the run.
-          step: Step of the run.
-          positions: Positions in the global batch, int [batch]; a crop is a function of these, seed and step.
+          indices: which pictures, int [batch].
+          seed: of the run.
+          step: of the run.
+          positions: places in the global batch, int [batch]; a crop is a function of these, seed and step.
 
         Returns:
           Images uint8 [batch, views, image_size, image_size, 3] and labels int32 [batch].

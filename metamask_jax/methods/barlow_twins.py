@@ -1,36 +1,21 @@
 """Barlow Twins (Zbontar et al. 2021): redundancy reduction as the method itself."""
 
-from collections.abc import Callable
-from functools import partial
-
 import jax
 from ml_collections import ConfigDict
 
-from metamask_jax.core.losses import redundancy_reduction
+from metamask_jax.core.types import PyTree
 from metamask_jax.methods.base import (
     Inputs,
     Method,
     Output,
-    PyTree,
     Recipe,
     Variables,
     apply_views,
     init_module,
     keep_state,
+    redundancy_loss,
 )
 from metamask_jax.models import ProjectionHead
-
-
-def redundancy_loss(config: ConfigDict, axis_name: str | None) -> Callable[[jax.Array], jax.Array]:
-    """The redundancy-reduction loss of projections [views, batch, dim], as `config.loss` has it."""
-    return partial(
-        redundancy_reduction,
-        off_diagonal_weight=config.loss.off_diagonal_weight,
-        centered=config.loss.centered,
-        unbiased=config.loss.unbiased,
-        chunk_size=config.loss.chunk_size,
-        axis_name=axis_name,
-    )
 
 
 def barlow_twins(config: ConfigDict, axis_name: str | None) -> Method:

@@ -1,6 +1,7 @@
 """The interface of a self-supervised method: three pure functions, and defaults for what they are built from."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from ml_collections import ConfigDict
 
+from metamask_jax.core.losses import redundancy_reduction
 from metamask_jax.core.types import PyTree
 from metamask_jax.models import Encoder, make_encoder
 from metamask_jax.models.layers import BATCH_NORM_MOMENTUM
@@ -116,6 +118,18 @@ class Recipe(NamedTuple):
     encoder: Callable[..., Encoder] = make_encoder
     color_space: str | None = None
     check: Callable[[ConfigDict], None] = lambda config: None
+
+
+def redundancy_loss(config: ConfigDict, axis_name: str | None) -> Callable[[jax.Array], jax.Array]:
+    """The redundancy-reduction loss of projections [views, batch, dim], as `config.loss` has it."""
+    return partial(
+        redundancy_reduction,
+        off_diagonal_weight=config.loss.off_diagonal_weight,
+        centered=config.loss.centered,
+        unbiased=config.loss.unbiased,
+        chunk_size=config.loss.chunk_size,
+        axis_name=axis_name,
+    )
 
 
 def keep_state(state: PyTree, params: PyTree, memory: PyTree, clock: Clock) -> PyTree:

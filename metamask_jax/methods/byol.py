@@ -1,11 +1,16 @@
 """BYOL (Grill et al. 2020): predict the projections of a slowly moving average of oneself."""
 
+import math
+
 import jax
+import jax.numpy as jnp
+import optax
 from ml_collections import ConfigDict
 
 from metamask_jax.core.losses import negative_cosine
-from metamask_jax.methods.base import Clock, Inputs, Method, Output, PyTree, Recipe, Variables, apply_views
-from metamask_jax.methods.siamese import Siamese, cosine_momentum, moving_average
+from metamask_jax.core.types import PyTree
+from metamask_jax.methods.base import Clock, Inputs, Method, Output, Recipe, Variables, apply_views
+from metamask_jax.methods.siamese import Siamese
 
 
 def byol(config: ConfigDict, axis_name: str | None) -> Method:
@@ -27,9 +32,20 @@ def byol(config: ConfigDict, axis_name: str | None) -> Method:
     def update(state: PyTree, params: PyTree, memory: PyTree, clock: Clock) -> PyTree:
         del memory
         online = {"encoder": params["encoder"], "head": params["method"]["head"]}
-        return moving_average(state, online, cosine_momentum(config.method.momentum, clock.progress))
+        momentum = cosine_momentum(config.method.momentum, clock.progress)
+        return optax.incremental_update(online, state, step_size=1.0 - momentum)
 
     return Method(init, loss, update)
+
+
+def cosine_momentum(start: float, progress: float | jax.Array) -> jax.Array:
+    """BYOL's schedule: from `start` at the beginning of a run to one at its end.
+
+    Example:
+      >>> [round(float(cosine_momentum(0.9, progress)), 3) for progress in (0.0, 0.5, 1.0)]
+      [0.9, 0.95, 1.0]
+    """
+    return 1.0 - (1.0 - start) * (jnp.cos(math.pi * progress) + 1.0) / 2.0
 
 
 BYOL = Recipe(

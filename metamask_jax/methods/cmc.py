@@ -5,15 +5,15 @@ import jax.numpy as jnp
 from jax import lax
 from ml_collections import ConfigDict
 
-from metamask_jax.core.arrays import unit_norm
+from metamask_jax.core.arrays import batch_mean, unit_norm
 from metamask_jax.core.losses import memory_logits, noise_contrastive
+from metamask_jax.core.types import PyTree
 from metamask_jax.errors import ConfigError
 from metamask_jax.methods.base import (
     Clock,
     Inputs,
     Method,
     Output,
-    PyTree,
     Recipe,
     Variables,
     apply_views,
@@ -108,10 +108,7 @@ def _draw(key: jax.Array, step: jax.Array, *, size: int, count: int) -> jax.Arra
 
 def _normalizers(fixed: jax.Array, estimates: jax.Array, axis_name: str | None) -> jax.Array:
     """The constants [2] as they are, or while they are zero as the batch's estimates [2, batch] have them."""
-    mean = jnp.mean(estimates, axis=1)
-    if axis_name is not None:
-        mean = lax.pmean(mean, axis_name)
-    return jnp.where(fixed > 0, fixed, mean)
+    return jnp.where(fixed > 0, fixed, batch_mean(estimates, axis_name, axis=1))
 
 
 CMC = Recipe(

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import jax
 from ml_collections import ConfigDict
 
+from metamask_jax.core.types import PyTree
 from metamask_jax.methods import queue
-from metamask_jax.methods.base import Clock, Inputs, Method, Output, PyTree, Variables, apply_views, init_module
+from metamask_jax.methods.base import Clock, Inputs, Method, Output, Variables, apply_views, init_module
 from metamask_jax.models import ProjectionHead
 
 ContrastiveLoss = Callable[[jax.Array, jax.Array | None], jax.Array]

@@ -2,22 +2,22 @@
 
 import jax
 import jax.numpy as jnp
+import optax
 from ml_collections import ConfigDict
 
 from metamask_jax.core.losses import info_nce
+from metamask_jax.core.types import PyTree
 from metamask_jax.methods import queue
 from metamask_jax.methods.base import (
     Clock,
     Inputs,
     Method,
     Output,
-    PyTree,
     Recipe,
     Variables,
     apply_views,
     init_module,
 )
-from metamask_jax.methods.siamese import moving_average
 from metamask_jax.models import ProjectionHead
 
 
@@ -53,7 +53,8 @@ def moco(config: ConfigDict, axis_name: str | None) -> Method:
         target = {"encoder": state["encoder"], "head": state["head"]}
         online = {"encoder": params["encoder"], "head": params["method"]}
         keys = queue.push(state["queue"], memory["keys"].reshape(-1, head.features))
-        return moving_average(target, online, config.method.momentum) | {"queue": keys}
+        target = optax.incremental_update(online, target, step_size=1.0 - config.method.momentum)
+        return target | {"queue": keys}
 
     return Method(init, loss, update)
 

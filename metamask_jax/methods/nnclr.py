@@ -9,8 +9,9 @@ from ml_collections import ConfigDict
 
 from metamask_jax.core.arrays import matmul, unit_norm
 from metamask_jax.core.losses import info_nce_in_batch
+from metamask_jax.core.types import PyTree
 from metamask_jax.methods import queue
-from metamask_jax.methods.base import Clock, Inputs, Method, Output, PyTree, Recipe, Variables
+from metamask_jax.methods.base import Clock, Inputs, Method, Output, Recipe, Variables
 from metamask_jax.methods.queue import Queue
 from metamask_jax.methods.siamese import Siamese
 

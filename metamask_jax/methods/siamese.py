@@ -1,13 +1,12 @@
-"""What BYOL, SimSiam and NNCLR share: a projection head, a predictor after it, and moving averages of weights."""
+"""What BYOL, SimSiam and NNCLR share: a projection head, and a predictor after it."""
 
-import math
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from metamask_jax.methods.base import PyTree, apply_views, init_module
+from metamask_jax.core.types import PyTree
+from metamask_jax.methods.base import apply_views, init_module
 from metamask_jax.models import ProjectionHead, predictor
 
 
@@ -39,23 +38,3 @@ class Siamese(NamedTuple):
         z, head_stats = apply_views(self.head, params["head"], batch_stats["head"], h)
         p, predictor_stats = apply_views(self.predictor, params["predictor"], batch_stats["predictor"], z)
         return z, p, {"head": head_stats, "predictor": predictor_stats}
-
-
-def moving_average(target: PyTree, online: PyTree, momentum: float | jax.Array) -> PyTree:
-    """Moves a target a little towards the online weights.
-
-    Example:
-      >>> moving_average({"w": 1.0}, {"w": 2.0}, 0.9)
-      {'w': 1.1}
-    """
-    return jax.tree.map(lambda old, new: momentum * old + (1.0 - momentum) * new, target, online)
-
-
-def cosine_momentum(start: float, progress: jax.Array) -> jax.Array:
-    """BYOL's schedule: from `start` at the beginning of a run to one at its end.
-
-    Example:
-      >>> [round(float(cosine_momentum(0.9, progress)), 3) for progress in (0.0, 0.5, 1.0)]
-      [0.9, 0.95, 1.0]
-    """
-    return 1.0 - (1.0 - start) * (jnp.cos(math.pi * progress) + 1.0) / 2.0

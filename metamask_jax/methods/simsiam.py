@@ -4,7 +4,8 @@ import jax
 from ml_collections import ConfigDict
 
 from metamask_jax.core.losses import negative_cosine
-from metamask_jax.methods.base import Inputs, Method, Output, PyTree, Recipe, Variables, keep_state
+from metamask_jax.core.types import PyTree
+from metamask_jax.methods.base import Inputs, Method, Output, Recipe, Variables, keep_state
 from metamask_jax.methods.siamese import Siamese
 
 

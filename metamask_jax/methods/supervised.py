@@ -4,12 +4,12 @@ import jax
 from ml_collections import ConfigDict
 
 from metamask_jax.core.losses import cross_entropy
+from metamask_jax.core.types import PyTree
 from metamask_jax.errors import ConfigError
 from metamask_jax.methods.base import (
     Inputs,
     Method,
     Output,
-    PyTree,
     Recipe,
     Variables,
     apply_views,

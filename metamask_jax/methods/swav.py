@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from metamask_jax.core.arrays import unit_norm
 from metamask_jax.core.losses import swapped_prediction
+from metamask_jax.core.types import PyTree
 from metamask_jax.errors import ConfigError
 from metamask_jax.methods import queue
 from metamask_jax.methods.base import (
@@ -14,13 +15,12 @@ from metamask_jax.methods.base import (
     Inputs,
     Method,
     Output,
-    PyTree,
     Recipe,
     Variables,
     apply_views,
     init_module,
 )
-from metamask_jax.models import AlexNet, ProjectionHead, make_encoder
+from metamask_jax.models import ENCODERS, ProjectionHead, make_encoder, smallest_image
 
 
 def swav(config: ConfigDict, axis_name: str | None) -> Method:
@@ -86,7 +86,7 @@ def check_small_views(config: ConfigDict) -> None:
             "are cropped before they can be cropped smaller"
         )
     smallest = 1
-    if encoder.name in ("conv", "fc"):
+    if encoder.name in ENCODERS:  # one of a caller's own speaks up itself, when it is given views too small for it
         module = make_encoder(
             encoder.name,
             width=encoder.width,
@@ -95,7 +95,7 @@ def check_small_views(config: ConfigDict) -> None:
             dtype=config.train.dtype,
             axis_name=None,
         )
-        smallest = module.smallest if isinstance(module, AlexNet) else 1
+        smallest = smallest_image(module)
     if not smallest <= data.small_size <= data.image_size:
         raise ConfigError(
             f"config.data.small_size={data.small_size}; expected {smallest} to {data.image_size} for "

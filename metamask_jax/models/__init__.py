@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from flax import linen as nn
 from jax.typing import DTypeLike
 
+from metamask_jax.core.arrays import require_number, require_whole
 from metamask_jax.models.alexnet import AlexNet
 from metamask_jax.models.heads import ProjectionHead, predictor
 from metamask_jax.models.layers import count_parameters
@@ -29,13 +31,14 @@ __all__ = [
     "make_encoder",
     "make_split_encoder",
     "predictor",
+    "smallest_image",
 ]
 
 Encoder = AlexNet | ResNet | SplitEncoder
 
 
 def _resnet(*, image_size: int, **settings: Any) -> ResNet:
-    del image_size  # it ends in a global pool: any size will do
+    del image_size  # it pads everywhere and ends in a global pool: any size will do
     return ResNet(**settings)
 
 
@@ -62,50 +65,66 @@ def make_encoder(
 ) -> Encoder:
     """Builds an encoder by name.
 
-    Example:
-        >>> make_encoder("resnet18", width=1, stem="cifar", image_size=32, dtype="float32", axis_name=None).features
-        512
-
     Args:
-        name: a key of `encoders`.
-        width: multiplier of all channel counts.
-        stem: `"cifar"` for the first layer made for small images, `"imagenet"` for the original one.
-        image_size: height and width of the images.
-        dtype: what to compute in (`"float32"`, `"bfloat16"`); parameters and BatchNorm statistics are float32.
-        axis_name: mapped axis over which BatchNorm statistics are synchronised, or None for one device.
-        remat: whether the backward pass computes the activations inside each block again instead of keeping them.
-        encoders: constructors by name.
+      name: a key of `encoders`.
+      width: multiplier of all channel counts.
+      stem: `"cifar"` for the first layer made for small images, `"imagenet"` for the original one.
+      image_size: height and width of the images.
+      dtype: what to compute in (`"float32"`, `"bfloat16"`); parameters and BatchNorm statistics are float32.
+      axis_name: mapped axis over which BatchNorm statistics are synchronised, or None for one device.
+      remat: whether the backward pass computes the activations inside each block again instead of keeping them.
+      encoders: constructors by name.
 
     Returns:
-        A Linen module.
+      A Linen module.
 
     Raises:
-        ValueError: if a value is not one of those allowed.
+      ValueError: if a value is not one of those allowed.
+
+    Example:
+      >>> make_encoder("resnet18", width=1, stem="cifar", image_size=32, dtype="float32", axis_name=None).features
+      512
     """
     if name not in encoders:
         raise ValueError(f"name={name!r}; expected one of {', '.join(map(repr, encoders))}")
     if stem not in STEMS:
         raise ValueError(f"stem={stem!r}; expected one of {', '.join(map(repr, STEMS))}")
-    if width <= 0:
-        raise ValueError(f"width={width!r}; expected a positive number")
-    # AlexNet's three pools need 15 pixels after the first convolution; ResNets pad everywhere.
-    smallest = {"cifar": 15, "imagenet": 63}[stem] if name in ("conv", "fc") else 1
-    if image_size < smallest:
-        raise ValueError(f"image_size={image_size!r}; expected at least {smallest} for {name!r} with stem={stem!r}")
-    return encoders[name](width=width, stem=stem, image_size=image_size, dtype=dtype, axis_name=axis_name, remat=remat)
+    require_number("width", width, lambda width: width > 0, "a positive number")
+    require_whole("image_size", image_size)
+    module = encoders[name](
+        width=width, stem=stem, image_size=image_size, dtype=dtype, axis_name=axis_name, remat=remat
+    )
+    if image_size < smallest_image(module):
+        expected = f"at least {smallest_image(module)} for {name!r} with stem={stem!r}"
+        raise ValueError(f"image_size={image_size}; expected {expected}")
+    return module
+
+
+def smallest_image(encoder: nn.Module) -> int:
+    """Side in pixels of the smallest images that an encoder takes; one that does not say so takes any.
+
+    Example:
+      >>> settings = {"width": 1, "stem": "cifar", "image_size": 64, "dtype": "float32", "axis_name": None}
+      >>> [smallest_image(make_encoder(name, **settings)) for name in ("conv", "resnet18")]
+      [29, 1]
+    """
+    return getattr(encoder, "smallest", 1)
 
 
 def make_split_encoder(name: str, *, width: float, **settings: Any) -> SplitEncoder:
     """Builds the encoder of Lab images: two of half the width, with as many features together as one.
 
-    Example:
-        >>> settings = {"stem": "cifar", "image_size": 32, "dtype": "float32", "axis_name": None}
-        >>> make_split_encoder("conv", width=1, **settings).features
-        256
-
     Args:
-        name: as for `make_encoder`, like all that follow.
-        width: of both together.
-        **settings: everything else.
+      name: as for `make_encoder`, like all that follow.
+      width: of both together.
+      **settings: everything else.
+
+    Returns:
+      A Linen module.
+
+    Example:
+      >>> settings = {"stem": "cifar", "image_size": 32, "dtype": "float32", "axis_name": None}
+      >>> make_split_encoder("conv", width=1, **settings).features
+      256
     """
     return SplitEncoder(*(make_encoder(name, width=width / 2, **settings) for _ in range(2)))

@@ -21,14 +21,14 @@ class AlexNet(nn.Module):
     """Five convolutions, BatchNorm and ReLU after each, then the mean over pixels or two dense layers.
 
     Attributes:
-        with_dense: whether two dense layers of `4096 * width`, with BatchNorm and ReLU, follow the flattened map.
-        width: multiplier of all channel counts (contrastive multiview coding uses 0.5).
-        stem: `"imagenet"` for the original first layer (11x11, stride 4), `"cifar"` for one that brings a small image
-            to 32x32 (stride 1 from 32 pixels, 2 from 64, 3 from 96).
-        image_size: height and width of the images.
-        dtype: what to compute in; parameters and BatchNorm statistics are float32.
-        axis_name: mapped axis over which BatchNorm statistics are synchronised, if any.
-        remat: whether the backward pass computes the activations inside each layer again instead of keeping them.
+      with_dense: whether two dense layers of `4096 * width`, with BatchNorm and ReLU, follow the flattened map.
+      width: multiplier of all channel counts (contrastive multiview coding uses 0.5).
+      stem: `"imagenet"` for the original first layer (11x11, stride 4), `"cifar"` for one that brings a small image
+        to 32x32 (stride 1 from 32 pixels, 2 from 64, 3 from 96).
+      image_size: height and width of the images.
+      dtype: what to compute in; parameters and BatchNorm statistics are float32.
+      axis_name: mapped axis over which BatchNorm statistics are synchronised, if any.
+      remat: whether the backward pass computes the activations inside each layer again instead of keeping them.
     """
 
     with_dense: bool
@@ -46,9 +46,10 @@ class AlexNet(nn.Module):
 
     @property
     def smallest(self) -> int:
-        """Side of the smallest images it can encode: dense layers take one size only, the pools 15 pixels and more."""
+        """Side of the smallest images it can encode: the pools need 15 pixels, and dense layers take one size only."""
         window, stride, padding = self._stem
-        return self.image_size if self.with_dense else 14 * stride + window - 2 * padding
+        least = 14 * stride + window - 2 * padding
+        return max(least, self.image_size) if self.with_dense else least
 
     @property
     def _stem(self) -> tuple[int, int, int]:
@@ -61,12 +62,12 @@ class AlexNet(nn.Module):
         """Encodes images.
 
         Args:
-            x: one view `[batch, image_size, image_size, channels]`, any number of channels; without dense layers also
-                a smaller one, down to `smallest`.
-            train: whether BatchNorm uses the batch's statistics (and updates the running ones).
+          x: one view `[batch, image_size, image_size, channels]`, any number of channels; without dense layers also
+            a smaller one, down to `smallest`.
+          train: whether BatchNorm uses the batch's statistics (and updates the running ones).
 
         Returns:
-            `[batch, features]` in float32.
+          `[batch, features]` in float32.
         """
         if x.shape[1] != x.shape[2] or not self.smallest <= x.shape[1] <= self.image_size:
             fewer = "" if self.smallest == self.image_size else f", or fewer pixels, down to {self.smallest}"

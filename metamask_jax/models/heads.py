@@ -17,10 +17,10 @@ class ProjectionHead(nn.Module):
     """Linear-BatchNorm-ReLU layers; the last one without ReLU.
 
     Attributes:
-        widths: output length of each linear layer.
-        last_norm: whether a BatchNorm follows the last linear layer.
-        dtype: what to compute in; parameters and BatchNorm statistics are float32.
-        axis_name: mapped axis over which BatchNorm statistics are synchronised, if any.
+      widths: output length of each linear layer.
+      last_norm: whether a BatchNorm follows the last linear layer.
+      dtype: what to compute in; parameters and BatchNorm statistics are float32.
+      axis_name: mapped axis over which BatchNorm statistics are synchronised, if any.
     """
 
     widths: Sequence[int]

@@ -1,7 +1,5 @@
 """Layers the encoders and heads are made of: convolution, BatchNorm and dense layer, as PyTorch has them."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -9,6 +7,8 @@ from jax import lax
 from jax.nn import initializers
 from jax.typing import DTypeLike
 
+from metamask_jax.core import collectives
+from metamask_jax.core.types import PyTree
 from metamask_jax.kernels import conv2d
 from metamask_jax.kernels.moments import moments, spread
 
@@ -22,7 +22,7 @@ BATCH_NORM_MOMENTUM = 0.9  # weight of the old value in a running average
 
 
 def scaled(channels: int, width: float) -> int:
-    """Number of channels of a layer under a width multiplier."""
+    """Number of channels of a layer under a width multiplier, at least one."""
     return max(1, round(channels * width))
 
 
@@ -32,15 +32,15 @@ def as_output(x: jax.Array) -> jax.Array:
 
 
 class Conv(nn.Module):
-    """Convolution without bias (a BatchNorm follows), on `ops.conv2d`.
+    """Convolution without bias (a BatchNorm follows), by `kernels.conv2d`.
 
     Attributes:
-        features: number of output channels.
-        window: height and width of the kernel.
-        stride: vertical and horizontal step.
-        padding: zeros on each side.
-        kernel_init: initialiser of the kernel `[window, window, in, features]`.
-        dtype: what to compute in; the kernel itself is float32.
+      features: number of output channels.
+      window: height and width of the kernel.
+      stride: vertical and horizontal step.
+      padding: zeros on each side.
+      kernel_init: initialiser of the kernel `[window, window, in, features]`.
+      dtype: what to compute in; the kernel itself is float32.
     """
 
     features: int
@@ -66,9 +66,9 @@ class BatchNorm(nn.Module):
     n), as the normalisation uses it; PyTorch keeps the unbiased one, so its running variance is larger by n/(n-1).
 
     Attributes:
-        train: whether to normalise by the batch's statistics (and update the running ones).
-        dtype: what the output is in.
-        axis_name: mapped axis over which statistics are synchronised, if any.
+      train: whether to normalise by the batch's statistics (and update the running ones).
+      dtype: what the output is in.
+      axis_name: mapped axis over which statistics are synchronised, if any.
     """
 
     train: bool
@@ -86,9 +86,8 @@ class BatchNorm(nn.Module):
         x = as_output(x)
         if self.train:
             mean, var = moments(x)
-            if self.axis_name is not None:
-                whole = lax.pmean(mean, self.axis_name)
-                mean, var = whole, lax.pmean(var + (mean - whole) ** 2, self.axis_name)
+            whole = collectives.mean(mean, self.axis_name)
+            mean, var = whole, collectives.mean(var + (mean - whole) ** 2, self.axis_name)
             if not self.is_initializing():
                 for running, new in ((running_mean, mean), (running_var, var)):
                     running.value = BATCH_NORM_MOMENTUM * running.value + (1 - BATCH_NORM_MOMENTUM) * new
@@ -102,17 +101,17 @@ def dense(features: int, *, dtype: DTypeLike, name: str) -> nn.Dense:
     return nn.Dense(features, dtype=dtype, kernel_init=torch_uniform, name=name)
 
 
-def count_parameters(params: Any) -> dict[str, int]:
+def count_parameters(params: PyTree) -> dict[str, int]:
     """Counts the numbers in each top-level part of a parameter pytree.
 
-    Example:
-        >>> count_parameters({"encoder": {"kernel": jnp.zeros((3, 4))}, "mask": jnp.zeros(5)})
-        {'encoder': 12, 'mask': 5}
-
     Args:
-        params: mapping of part names to pytrees of arrays (or of `jax.ShapeDtypeStruct`).
+      params: mapping of part names to pytrees of arrays (or of `jax.ShapeDtypeStruct`).
 
     Returns:
-        Number of parameters of each part, in the order of `params`.
+      Number of parameters of each part, in the order of `params`.
+
+    Example:
+      >>> count_parameters({"encoder": {"kernel": jnp.zeros((3, 4))}, "mask": jnp.zeros(5)})
+      {'encoder': 12, 'mask': 5}
     """
     return {part: sum(leaf.size for leaf in jax.tree.leaves(tree)) for part, tree in params.items()}

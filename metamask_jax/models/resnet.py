@@ -52,13 +52,13 @@ class ResNet(nn.Module):
     """Residual network up to its global average pool.
 
     Attributes:
-        blocks: number of blocks in each stage (four in the usual networks), each twice as wide as the one before.
-        bottleneck: whether blocks are bottlenecks (50 layers and more).
-        width: multiplier of all channel counts.
-        stem: `"cifar"` (3x3, stride 1, no pool) or `"imagenet"` (7x7, stride 2, then a max-pool).
-        dtype: what to compute in; parameters and BatchNorm statistics are float32.
-        axis_name: mapped axis over which BatchNorm statistics are synchronised, if any.
-        remat: whether the backward pass computes the activations inside each block again instead of keeping them.
+      blocks: number of blocks in each stage (four in the usual networks), each twice as wide as the one before.
+      bottleneck: whether blocks are bottlenecks (50 layers and more).
+      width: multiplier of all channel counts.
+      stem: `"cifar"` (3x3, stride 1, no pool) or `"imagenet"` (7x7, stride 2, then a max-pool).
+      dtype: what to compute in; parameters and BatchNorm statistics are float32.
+      axis_name: mapped axis over which BatchNorm statistics are synchronised, if any.
+      remat: whether the backward pass computes the activations inside each block again instead of keeping them.
     """
 
     blocks: Sequence[int]
@@ -79,11 +79,11 @@ class ResNet(nn.Module):
         """Encodes images.
 
         Args:
-            x: one view `[batch, height, width, channels]`, any size and number of channels.
-            train: whether BatchNorm uses the batch's statistics (and updates the running ones).
+          x: one view `[batch, height, width, channels]`, any size and number of channels.
+          train: whether BatchNorm uses the batch's statistics (and updates the running ones).
 
         Returns:
-            `[batch, features]` in float32.
+          `[batch, features]` in float32.
         """
         window, stride = (7, 2) if self.stem == "imagenet" else (3, 1)
         x = Conv(scaled(64, self.width), window, stride, window // 2, kaiming_normal, self.dtype, name="conv1")(x)

@@ -9,8 +9,8 @@ class SplitEncoder(nn.Module):
     """Two encoders that share nothing; the representation is `[lightness half, colour half]`.
 
     Attributes:
-        lightness: sees channel L.
-        color: sees channels a and b; as many features as the other.
+      lightness: sees channel L.
+      color: sees channels a and b; as many features as the other.
     """
 
     lightness: nn.Module

@@ -1,4 +1,4 @@
-"""Small sets of pictures, made once a session."""
+"""Small sets of pictures, made once per test run."""
 
 import pathlib
 

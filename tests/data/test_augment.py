@@ -246,7 +246,12 @@ def test_bad_specs_are_refused(change, message):
         (IMAGES / 255, example_keys(0, 0, np.arange(BATCH)), TypeError, "images.dtype=float64; expected uint8"),
         (IMAGES[..., :1], example_keys(0, 0, np.arange(BATCH)), ValueError, r"images.shape=\(8, 32, 32, 1\)"),
         (IMAGES[0], example_keys(0, 0, np.arange(BATCH)), ValueError, r"images.shape=\(32, 32, 3\)"),
-        (IMAGES, example_keys(0, 0, np.arange(4)), ValueError, r"keys.shape=\(4,\); expected one key an image, \(8,\)"),
+        (
+            IMAGES,
+            example_keys(0, 0, np.arange(4)),
+            ValueError,
+            r"keys.shape=\(4,\); expected one key per image, \(8,\)",
+        ),
         (IMAGES, np.zeros((BATCH, 2), np.uint32), TypeError, "keys.dtype=uint32; expected keys from example_keys"),
     ],
 )

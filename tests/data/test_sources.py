@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from metamask_jax.cli import prepare
-from metamask_jax.data import ArraySource, channel_statistics, open_source, prepared
+from metamask_jax.data import ArraySource, open_source, prepared
 from metamask_jax.data.sources import _split_of_role
 from metamask_jax.errors import DataError
 from tests.data.conftest import SHAPES
@@ -216,13 +216,6 @@ def test_a_damaged_picture_in_a_prepared_set_is_named(own_dir, monkeypatch):
     monkeypatch.setattr(prepared.Records, "read", read_damaged)
     with pytest.raises(DataError, match="picture 3 of 'train' of 'confounded_shapes' is not a readable picture"):
         open_source("confounded_shapes", split="train", data_dir=str(own_dir), **SHAPES)
-
-
-def test_channel_statistics_are_those_of_the_pictures_scaled_to_one():
-    images = np.random.default_rng(0).integers(0, 256, (2500, 4, 5, 3), np.uint8)
-    mean, std = channel_statistics(images)
-    np.testing.assert_allclose(mean, (images / 255).mean((0, 1, 2)), rtol=1e-12)
-    np.testing.assert_allclose(std, (images / 255).std((0, 1, 2)), rtol=1e-12)
 
 
 def test_a_source_is_frozen(data_dir):

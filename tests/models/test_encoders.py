@@ -116,13 +116,27 @@ def test_residual_convolutions_start_with_hes_fan_out_variance() -> None:
         ({"name": "resnet19"}, "name='resnet19'; expected one of 'conv', 'fc', 'resnet18'"),
         ({"stem": "cifar10"}, "stem='cifar10'; expected one of 'cifar', 'imagenet'"),
         ({"width": 0}, "width=0; expected a positive number"),
-        ({"image_size": 0}, "image_size=0; expected at least 1 for 'resnet18'"),
+        ({"width": -0.5}, "width=-0.5; expected a positive number"),
+        ({"image_size": 0}, "image_size=0; expected a whole number >= 1"),
         ({"name": "fc", "image_size": 14}, "image_size=14; expected at least 15 for 'fc'"),
         ({"name": "conv", "stem": "imagenet"}, "image_size=32; expected at least 63 for 'conv'"),
     ],
 )
 def test_bad_arguments_are_named(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
+        encoder(**({"name": "resnet18"} | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"width": "1"}, "width='1'; expected a positive number"),
+        ({"image_size": "32"}, "image_size='32'; expected a whole number >= 1"),
+        ({"image_size": 32.0}, "image_size=32.0; expected a whole number >= 1"),
+    ],
+)
+def test_what_is_no_number_is_refused(changes: dict, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         encoder(**({"name": "resnet18"} | changes))
 
 

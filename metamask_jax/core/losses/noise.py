@@ -82,7 +82,7 @@ def noise_contrastive(
         odds = logits - _log_mean_exp(logits, axis_name) - math.log(drawn)
     else:
         require_number("normalizer", normalizer, lambda z: z > 0, "a number > 0, or None")
-        require_whole("population", population, expected="a whole number >= 1 to go with a normalizer")
+        population = require_whole("population", population, expected="a whole number >= 1 to go with a normalizer")
         odds = logits - jnp.log(normalizer) - math.log(drawn / population)
     losses = -jax.nn.log_sigmoid(odds[..., 0]) - jnp.sum(jax.nn.log_sigmoid(-odds[..., 1:]), axis=-1)
     return batch_mean(losses, axis_name)

@@ -27,10 +27,10 @@ class ConfoundedShapesOptions:
     """Options of `confounded_shapes`.
 
     Attributes:
-      image_size: Height and width in pixels.
-      strength: Strength of the confounders, from 0 to 1.
-      train_size: Number of training pictures.
-      test_size: Number of test pictures.
+      image_size: height and width in pixels.
+      strength: strength of the confounders, from 0 to 1.
+      train_size: number of training pictures.
+      test_size: number of test pictures.
     """
 
     image_size: int = 32
@@ -56,7 +56,7 @@ class TinyImagenetOptions:
     """Options of `tiny_imagenet`.
 
     Attributes:
-      path: The official zip, or the folder it unpacks to; None downloads it.
+      path: the official zip, or the folder it unpacks to; None downloads it.
       classes: WordNet ids to keep, such as `("n01443537",)`; empty keeps every class found.
     """
 
@@ -81,8 +81,8 @@ class ImageFolderOptions:
     """Options of `image_folder`.
 
     Attributes:
-      path: Folder of pictures, or of `train` and `test` folders of pictures.
-      on_error: What to do with a file that cannot be read: `skip` it with a report, or `refuse` the folder.
+      path: folder of pictures, or of `train` and `test` folders of pictures.
+      on_error: what to do with a file that cannot be read: `skip` it with a report, or `refuse` the folder.
     """
 
     path: str = ""
@@ -113,9 +113,9 @@ def make_builder(name: str, options: Options, data_dir: str) -> Any:
     """Returns the tfds builder of one of our own sets.
 
     Args:
-      name: A key of `OPTIONS`.
-      options: An instance of `OPTIONS[name]`.
-      data_dir: Where prepared sets live.
+      name: a key of `OPTIONS`.
+      options: an instance of `OPTIONS[name]`.
+      data_dir: where prepared sets live.
     """
     cls = importlib.import_module(f"{__name__}.{name}").Builder
     # tfds refuses a second config object of a name it knows.

@@ -88,7 +88,7 @@ def displayed(encoded: bytes) -> bytes:
     That is the file itself, unless it is rotated by its EXIF tag, transparent (shown on white) or of more than 8 bits.
 
     Args:
-      encoded: Bytes of any picture that Pillow reads; it raises on others.
+      encoded: bytes of any picture that Pillow reads; it raises on others.
     """
     with Image.open(io.BytesIO(encoded)) as picture:
         picture.load()

@@ -23,7 +23,7 @@ CONTINUOUS = (
 _CHUNK = 250  # pictures rendered at once: the temporaries stay within a few megabytes
 _ANGLES = 4096  # angles are whole multiples of a turn / 4096
 _LATTICE = 6  # the clouds' random values lie on a 6 x 6 lattice
-_DRAWS = 24 + _LATTICE * _LATTICE  # random numbers a picture; 24 leaves room for new factors
+_DRAWS = 24 + _LATTICE * _LATTICE  # random numbers per picture; 24 leaves room for new factors
 # Rounded to 24 bits, so that the last bit of a platform's cosine cannot reach a pixel.
 _COSINES = np.round(np.cos(np.arange(_ANGLES) * (2 * np.pi / _ANGLES)) * 2**24) / 2**24
 _HALF_SQRT_2, _HALF_SQRT_3 = 0.7071067811865476, 0.8660254037844386
@@ -42,10 +42,10 @@ def render(
     Picture `i` depends on `stream` and `i` alone: a larger set begins with the smaller one.
 
     Args:
-      count: Number of pictures.
-      image_size: Height and width in pixels.
-      strength: Strength of the confounders from 0 (grey shapes on plain grey, evenly lit) to 1.
-      stream: Which sequence of random numbers, such as one for training and one for testing.
+      count: number of pictures.
+      image_size: height and width in pixels.
+      strength: strength of the confounders from 0 (grey shapes on plain grey, evenly lit) to 1.
+      stream: which sequence of random numbers, such as one for training and one for testing.
 
     Yields:
       Images uint8 [chunk, image_size, image_size, 3], and by name the factors [chunk], `label` among them.
