@@ -5,19 +5,19 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test slow lint types format lock clean
+.PHONY: help quickstart test slow lint types docs format lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-# One stamp file a set of extras; the lock is a constraints file, so it pins exactly what gets installed.
-$(VENV)/.run: pyproject.toml requirements.lock
+# One stamp file per set of extras; the lock is a constraints file, so it pins exactly what gets installed.
+$(VENV)/.run: pyproject.toml setup.py requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --constraint requirements.lock --editable .
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(PIP) install --quiet --constraint requirements.lock --editable '.[test,lint]'
+	$(PIP) install --quiet --constraint requirements.lock --editable '.[test,lint,docs]'
 	touch $@
 
 quickstart: $(VENV)/.run  ## pretrain on the embedded data and write a report: no download
@@ -36,15 +36,18 @@ lint: $(VENV)/.dev  ## check style and formatting
 types: $(VENV)/.dev  ## check types
 	$(BIN)/mypy
 
+docs: $(VENV)/.dev  ## build the documentation into site/: no download
+	$(BIN)/mkdocs build --quiet --strict
+
 format: $(VENV)/.dev  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 lock:  ## resolve the newest versions of every dependency into requirements.lock
 	rm -rf .lock-venv && $(PYTHON) -m venv .lock-venv
-	.lock-venv/bin/python -m pip install --quiet '.[prepare,wandb,export,test,lint]'
-	.lock-venv/bin/python -m pip freeze --exclude metamask_jax > requirements.lock
+	.lock-venv/bin/python -m pip install --quiet '.[prepare,wandb,examples,docs,test,lint]'
+	.lock-venv/bin/python -m pip freeze --all --exclude pip --exclude metamask_jax > requirements.lock
 	rm -rf .lock-venv
 
 clean:  ## remove the environment and everything generated
-	rm -rf $(VENV) .lock-venv .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) .lock-venv .pytest_cache .mypy_cache .ruff_cache build dist site *.egg-info
