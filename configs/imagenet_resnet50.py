@@ -8,9 +8,9 @@ no result is claimed.
 
 from ml_collections import ConfigDict
 
-from metamask_jax.config import recipes as presets
+from metamask_jax.config import recipes
 
 
 def get_config() -> ConfigDict:
     """What differs from the defaults."""
-    return presets.imagenet("simclr")
+    return recipes.imagenet("simclr")

@@ -9,12 +9,12 @@ evidence about MetaMask. What came out is in docs/results.md.
 
 from ml_collections import ConfigDict
 
-from metamask_jax.config import recipes as presets
+from metamask_jax.config import recipes
 
 
 def get_config() -> ConfigDict:
     """What differs from the defaults."""
-    config = presets.short_run("simclr", "confounded_shapes")
+    config = recipes.short_run("simclr", "confounded_shapes")
     config.train.update(batch_size=128, steps=180)
     config.data.update(dir="runs/data", image_size=28)
     return config

@@ -14,11 +14,10 @@ the end yet: no result is claimed.
 
 from ml_collections import ConfigDict
 
-from metamask_jax.config import VARIANTS
-from metamask_jax.config import recipes as presets
+from metamask_jax.config import VARIANTS, recipes
 
 
 def get_config(argument: str = "") -> ConfigDict:
     """What differs from the defaults; `argument` is `METHOD,DATASET,VARIANT`."""
-    *cell, variant = presets.parse(argument, method=presets.TABLE2_METHODS, dataset=presets.DATASETS, variant=VARIANTS)
-    return VARIANTS[variant](presets.table2(*cell))
+    *cell, variant = recipes.parse(argument, method=recipes.TABLE2_METHODS, dataset=recipes.DATASETS, variant=VARIANTS)
+    return VARIANTS[variant](recipes.table2(*cell))

@@ -5,25 +5,57 @@ import pathlib
 import pytest
 
 from metamask_jax.config import (
+    VARIANTS,
     apply_overrides,
+    config_names,
     default_config,
     differences,
+    flatten,
     from_json,
+    keys,
     load_config,
     official,
     paper,
     to_json,
 )
 from metamask_jax.errors import ConfigError
+from metamask_jax.methods import METHODS
 from metamask_jax.training.registry import validate
 
-CONFIGS = sorted(pathlib.Path(__file__).parent.parent.glob("configs/*.py"))
+CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_config_file_is_valid_and_survives_json(path):
-    config = validate(load_config(str(path)))
+def test_every_config_file_has_a_name():
+    assert config_names() == sorted(path.stem for path in CONFIGS.glob("*.py") if path.stem != "__init__")
+    assert {"quickstart", "cifar10_resnet18", "table1"} <= set(config_names())
+
+
+@pytest.mark.parametrize("name", config_names())
+def test_every_config_is_valid_and_survives_json(name):
+    config = validate(load_config(name))
     assert differences(config, from_json(to_json(config))) == []
+
+
+@pytest.mark.parametrize("name", ["quickstart", "cifar10_resnet18:paper", "table1:byol,cifar10,conv,alone"])
+def test_a_name_and_the_path_of_its_file_are_the_same_config(name, tmp_path, monkeypatch):
+    stem, _, argument = name.partition(":")
+    path = str(CONFIGS / f"{stem}.py") + (f":{argument}" if argument else "")
+    monkeypatch.chdir(tmp_path)  # names do not depend on where the command is run
+    assert differences(load_config(name), load_config(path)) == []
+
+
+@pytest.mark.parametrize("source", ["quickstrat", "configs/nothing.py", "nothing.py:x", "README.md", ""])
+def test_a_config_that_is_not_there_names_those_that_are(source):
+    with pytest.raises(ConfigError) as refusal:
+        load_config(source)
+    name = source.partition(":")[0]
+    assert str(refusal.value) == f"--config {name}; expected a Python file or one of {', '.join(config_names())}"
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_table_1_takes_every_method(method, variant):
+    assert validate(load_config(f"table1:{method},cifar10,conv,{variant}")).method.name == method
 
 
 def test_overrides_reach_every_kind_of_value():
@@ -85,6 +117,61 @@ def test_what_is_wrong_is_said(key, value, message):
         validate(apply_overrides(default_config(), {key: value}))
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("train.lr", "optimizer.learning_rate"),
+        ("lr", "optimizer.learning_rate"),
+        ("mask.lr", "mask.learning_rate"),
+        ("meta.lr", "meta.learning_rate"),
+        ("train.learning_rate", "optimizer.learning_rate"),
+        ("train.lerning_rate", "optimizer.learning_rate"),
+        ("optim.lr", "optimizer.learning_rate"),
+        ("wd", "optimizer.weight_decay"),
+        ("mask.wd", "mask.weight_decay"),
+        ("train.weight_decay", "optimizer.weight_decay"),
+        ("train.bs", "train.batch_size"),
+        ("batch", "train.batch_size"),
+        ("data.batch_size", "train.batch_size"),
+        ("epochs", "train.epochs"),
+        ("optimizer.epochs", "train.epochs"),
+        ("seed", "train.seed"),
+        ("data.seed", "train.seed"),
+        ("loss.tau", "method.temperature"),
+        ("temperature", "method.temperature"),
+        ("eval.tau", "eval.temperature"),
+        ("dataset", "data.name"),
+        ("data.dataset", "data.name"),
+        ("arch", "encoder.name"),
+        ("train.backbone", "encoder.name"),
+        ("model.name", "encoder.name"),
+        ("method", "method.name"),
+        ("eval.every", "eval.every_epochs"),
+        ("estimator", "meta.estimator"),
+        ("loss.lambda", "loss.off_diagonal_weight"),
+    ],
+)
+def test_an_unknown_key_names_the_one_that_is_meant(key, meant):
+    with pytest.raises(ConfigError) as refusal:
+        apply_overrides(default_config(), {key: "1"})
+    assert str(refusal.value) == f"config.{key} is unknown; the nearest key is config.{meant}"
+
+
+def test_an_unknown_key_like_no_other_lists_its_section_or_all_sections():
+    with pytest.raises(
+        ConfigError, match=r"^config\.guard\.zzz is unknown; expected one of config\.guard\.max_skipped, "
+    ):
+        apply_overrides(default_config(), {"guard.zzz": "1"})
+    with pytest.raises(ConfigError, match=r"^config\.mask is unknown; expected one of config\.mask\.activation, "):
+        apply_overrides(default_config(), {"mask": "1"})
+    with pytest.raises(ConfigError, match=r"^config\.zzz\.qqq is unknown; expected a key of one of checkpoint, data, "):
+        apply_overrides(default_config(), {"zzz.qqq": "1"})
+
+
+def test_every_alias_leads_to_a_key():
+    assert set(keys._ALIASES.values()) <= set(flatten(default_config()))
+
+
 @pytest.mark.parametrize("key", ["train.accumulate", "meta.every"])
 def test_lookahead_is_refused_what_it_cannot_do(key):
     lookahead = {"meta.estimator": "lookahead"}
@@ -106,11 +193,11 @@ def test_a_config_file_that_fails_is_named(tmp_path):
 
 
 def test_a_config_files_own_argument():
-    path = next(str(path) for path in CONFIGS if path.stem == "cifar10_resnet18")
-    assert load_config(f"{path}:paper").meta.estimator == "exact"
-    assert load_config(f"{path}:official").meta.estimator == "finite_difference"
-    with pytest.raises(ConfigError, match="expected 'official' or 'paper'"):
-        load_config(f"{path}:other")
+    assert load_config("cifar10_resnet18:paper").meta.estimator == "exact"
+    assert load_config("cifar10_resnet18:official").meta.estimator == "finite_difference"
+    with pytest.raises(ConfigError) as refusal:
+        load_config("cifar10_resnet18:other")
+    assert str(refusal.value) == "--config cifar10_resnet18:other: preset='other'; expected 'official' or 'paper'"
 
 
 def test_differences_name_what_changed():

@@ -6,7 +6,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from metamask_jax.config.defaults import default_config
-from metamask_jax.config.files import FREE, flatten, require_known
+from metamask_jax.config.keys import FREE, flatten, require_known
 from metamask_jax.errors import ConfigError
 
 
@@ -86,6 +86,6 @@ def _require_type(defaults: ConfigDict, key: str, value: Any) -> None:
     found = type(value)
     fits = found is expected or (found is int and expected is float) or (value is None and node[name] is None)
     if found is tuple and fits:
-        fits = all(type(item) is int for item in value)
+        fits = all(type(item) is (str if key == "plugins" else int) for item in value)
     if not fits:
         raise ConfigError(f"config.{key}={value!r}; expected a value of type {expected.__name__}")

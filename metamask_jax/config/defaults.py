@@ -1,4 +1,7 @@
-"""The one place where hyper-parameters have defaults; a method's own, where they are None here, stand in its file."""
+"""The one place where hyper-parameters have defaults.
+
+A method's own hyper-parameters are None here; their defaults are in the method's file in methods/.
+"""
 
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
@@ -7,25 +10,28 @@ from ml_collections.config_dict import placeholder
 def default_config() -> ConfigDict:
     """The defaults: MetaMask on SimCLR with the authors' program's hyper-parameters, on the embedded dataset."""
     config = ConfigDict()
+    # Modules with `register(registry) -> registry`: methods, encoders, augmentations, optimisers of one's own.
+    config.plugins = ()
     config.train = ConfigDict(
         {
             "batch_size": 256,  # over all devices and processes
-            "epochs": 20,
+            "epochs": 20,  # passes over the training images
             "steps": placeholder(int),  # overrides epochs
-            "seed": 0,
+            "seed": 0,  # of everything random
             "dtype": "float32",  # of the network's computation; parameters and losses stay float32
-            "accumulate": 1,  # micro-batches a step, each with its own losses and trial step; gradients are averaged
+            "accumulate": 1,  # micro-batches per step, each with its own losses and trial step; gradients are averaged
             "remat": False,  # recompute the activations inside the encoder's blocks in the backward pass to save memory
+            "kernels": "auto",  # which convolutions a CPU uses: "native" are ours, "xla" XLA's, "auto" the faster ones
         }
     )
     config.data = ConfigDict(
         {
             "name": "confounded_shapes",
-            "dir": "~/tensorflow_datasets",
-            "size": placeholder(int),  # only the first n training images
-            "image_size": 32,
+            "dir": "~/tensorflow_datasets",  # where prepared datasets are
+            "size": placeholder(int),  # only the first so many training images; None: all
+            "image_size": 32,  # of the views, in pixels
             "augmentation": "simclr",
-            "views": 2,
+            "views": 2,  # of each image
             "small_views": 0,  # further, smaller crops of each image, for methods that have a use for them (SwAV)
             "small_size": 16,  # their side in pixels
             "crop_split": 0.14,  # with small views: they show less than this share of the image, the others more
@@ -33,9 +39,14 @@ def default_config() -> ConfigDict:
             "options": ConfigDict({}, convert_dict=True),  # of the dataset itself, e.g. {"path": "pictures/"}
         }
     )
-    config.encoder = ConfigDict({"name": "resnet18", "width": 1.0, "stem": "cifar"})
-    # None: the method's own default, which stands in its file in methods/ and which `validate` fills in. A method
-    # ignores the keys that are not its own.
+    config.encoder = ConfigDict(
+        {
+            "name": "resnet18",
+            "width": 1.0,  # factor on the number of channels
+            "stem": "cifar",  # "imagenet" halves the picture twice before the first block of a ResNet
+        }
+    )
+    # None: the method's own default, which `validate` fills in. A method ignores the keys that are not its own.
     config.method = ConfigDict(
         {
             "name": "simclr",
@@ -45,7 +56,7 @@ def default_config() -> ConfigDict:
             "temperature": placeholder(float),
             "positive_prior": placeholder(float),  # tau_plus of DCL and HCL
             "concentration": placeholder(float),  # beta of HCL
-            "bank_size": placeholder(int),  # past projections as further negatives (for SwAV's codes); 0: none
+            "bank_size": placeholder(int),  # past projections as further negatives, or for SwAV's codes; 0: none
             "bank_start": placeholder(float),  # epoch from which SwAV collects them
             "queue_size": placeholder(int),  # of MoCo's keys, NNCLR's support set
             "momentum": placeholder(float),  # of a target's moving average (at the start, for BYOL), of CMC's memories
@@ -63,17 +74,17 @@ def default_config() -> ConfigDict:
         {
             "alpha": 10.0,  # weight of the method's loss beside redundancy reduction (Eq. 5)
             "drr": True,  # redundancy reduction on or off
-            "drr_head": (2048, 2048, 2048),
+            "drr_head": (2048, 2048, 2048),  # widths of redundancy reduction's own projection head
             "off_diagonal_weight": 0.005,  # lambda of Eq. 2
-            "centered": True,
-            "unbiased": True,
-            "chunk_size": placeholder(int),  # None: all at once
+            "centered": True,  # subtract the batch's mean before correlating, which Eq. 3 does not
+            "unbiased": True,  # divide by the unbiased standard deviation
+            "chunk_size": placeholder(int),  # rows of similarities held in memory at a time; None: all
         }
     )
     config.mask = ConfigDict(
         {
-            "learn": True,
-            "activation": "sigmoid",
+            "learn": True,  # False: it keeps its first value
+            "activation": "sigmoid",  # of the mask's logits; "identity": the weights themselves are learned
             "learning_rate": 1e-3,
             "momentum": 0.9,
             "weight_decay": 5e-4,
@@ -83,8 +94,9 @@ def default_config() -> ConfigDict:
     config.meta = ConfigDict(
         {
             "estimator": "exact",
-            "every": 1,  # regular steps to one meta step
-            # Through the optimiser's momentum and decay, or a plain "gradient" step; lookahead takes the real step.
+            "every": 1,  # regular steps per meta step
+            # The trial step has the optimiser's momentum and decay, or is a plain "gradient" step; lookahead takes the
+            # real step.
             "trial": "optimizer",
             "learning_rate": placeholder(float),  # of a plain trial step; None: the network's at that moment
             "head_learning_rate": placeholder(float),  # the same for everything but the encoder
@@ -103,11 +115,30 @@ def default_config() -> ConfigDict:
         }
     )
     config.checkpoint = ConfigDict(
-        {"every_steps": 500, "keep_last": 2, "keep_every": placeholder(int), "keep_best": True}
+        {
+            "every_steps": 500,
+            "keep_last": 2,  # how many of the newest are kept
+            "keep_every": placeholder(int),  # those at multiples of this step are kept too
+            "keep_best": True,  # the one with the highest kNN accuracy is kept too
+        }
     )
+    # kNN during training.
     config.eval = ConfigDict(
-        {"every_epochs": 10, "k": 5, "temperature": 1.0, "masked": True, "batch_size": 256, "size": placeholder(int)}
+        {
+            "every_epochs": 10,  # 0: at the end only
+            "k": 5,
+            "temperature": 1.0,
+            "masked": True,  # on features times mask
+            "batch_size": 256,
+            "size": placeholder(int),  # only the first so many images of either split; None: all
+        }
     )
-    config.guard = ConfigDict({"max_skipped": 10, "min_feature_std": 0.05, "min_effective_rank": 2.0})
+    config.guard = ConfigDict(
+        {
+            "max_skipped": 10,  # steps in a row without finite gradients, after which the run stops
+            "min_feature_std": 0.05,  # a smaller spread of the features is reported as collapse
+            "min_effective_rank": 2.0,  # and so is a smaller rank
+        }
+    )
     config.log = ConfigDict({"every_steps": 10, "tensorboard": True, "wandb_project": placeholder(str)})
     return config.lock()

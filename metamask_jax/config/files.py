@@ -1,32 +1,59 @@
 """Configurations as files, flags and text."""
 
 import ast
-import difflib
 import importlib.util
 import json
 import pathlib
 from collections.abc import Mapping
-from functools import cache
-from typing import Any
 
 from ml_collections import ConfigDict
 
 from metamask_jax.config.defaults import default_config
+from metamask_jax.config.keys import flatten, set_key
 from metamask_jax.errors import ConfigError
 
-FREE = "data.options."  # keys under it belong to the dataset, which checks them itself
+_PACKAGE = pathlib.Path(__file__).parents[1]
+
+
+def config_names() -> list[str]:
+    """The configurations that have a name, such as `quickstart`."""
+    return sorted(path.stem for path in _folder().glob("[!_]*.py"))
+
+
+def _folder() -> pathlib.Path:
+    """Where the named configurations are: inside an installed package, beside the package in a checkout."""
+    installed = _PACKAGE / "configs"
+    return installed if installed.is_dir() else _PACKAGE.parent / "configs"
 
 
 def load_config(source: str) -> ConfigDict:
-    """Runs a config file, given as `path.py` or `path.py:argument`."""
-    path, _, argument = source.partition(":")
+    """Runs a config file.
+
+    Args:
+      source: a name, such as `quickstart`, or the path of a file, such as `configs/quickstart.py`; followed by a colon
+        and an argument for `get_config` if it takes one, as in `cifar10_resnet18:paper`.
+
+    Returns:
+      The configuration, locked; `validate` checks its values.
+
+    Raises:
+      ConfigError: there is no such file, or it does not give a configuration.
+
+    Example:
+      >>> load_config("table1:byol,cifar10,conv,alone").method.name
+      'byol'
+    """
+    name, _, argument = source.partition(":")
+    path = _folder() / f"{name}.py" if name in config_names() else pathlib.Path(name)
     spec = importlib.util.spec_from_file_location("metamask_config", path)
-    if not pathlib.Path(path).is_file() or spec is None or spec.loader is None:
-        raise ConfigError(f"--config {path}; expected an existing Python file, such as configs/quickstart.py")
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ConfigError(f"--config {name}; expected a Python file or one of {', '.join(config_names())}")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
         config = module.get_config(*([argument] if argument else []))
+    except ConfigError as error:
+        raise ConfigError(f"--config {source}: {error}") from error
     except Exception as error:
         raise ConfigError(f"--config {source}; expected get_config() to work, but: {error}") from error
     if not isinstance(config, ConfigDict):
@@ -58,46 +85,11 @@ def from_json(text: str) -> ConfigDict:
     return config
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one dict with dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping | ConfigDict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
 def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
-    """One line a key whose value differs, such as `train.seed: 0 -> 1`."""
+    """One line per key whose value differs, such as `train.seed: 0 -> 1`."""
     before, after = flatten(old), flatten(new)
     return [
         f"{key}: {before.get(key)!r} -> {after.get(key)!r}"
         for key in sorted(before | after)
         if before.get(key) != after.get(key)
     ]
-
-
-def set_key(config: ConfigDict, key: str, value: Any) -> None:
-    """Sets a dotted key of a locked config. `validate` judges the value; only an unknown key is refused here."""
-    if not key.startswith(FREE):
-        require_known(key)
-    *parents, name = key.split(".")
-    node = config
-    for parent in parents:
-        node = node[parent]
-    with node.unlocked(), node.ignore_type():
-        node[name] = value
-
-
-def require_known(key: str) -> None:
-    """Refuses a key that no configuration has, naming the nearest one that is."""
-    if key not in _known():
-        nearest = difflib.get_close_matches(key, sorted(_known()), n=1, cutoff=0.0)[0]
-        raise ConfigError(f"config.{key} is unknown; the nearest key is config.{nearest}")
-
-
-@cache
-def _known() -> frozenset[str]:
-    return frozenset(flatten(default_config()))

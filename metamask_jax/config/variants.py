@@ -1,4 +1,7 @@
-"""Switches that belong together: paper and program, and a method with MetaMask, alone and in ablations."""
+"""Switches that belong together: paper and program, and a method with MetaMask, alone and in ablations.
+
+Each function changes a configuration and returns it.
+"""
 
 from ml_collections import ConfigDict
 
