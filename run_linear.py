@@ -8,7 +8,7 @@ Exit codes: 0 done; 2 something about the input is wrong.
 
 import sys
 
-from metamask_jax.cli.evaluate import evaluate_command
+from metamask_jax.cli.evaluate import main
 
 if __name__ == "__main__":
-    sys.exit(evaluate_command(sys.argv[1:]))
+    sys.exit(main())

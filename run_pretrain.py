@@ -9,7 +9,7 @@ by signal n with its state saved (143 for SIGTERM, 130 for SIGINT).
 
 import sys
 
-from metamask_jax.cli.common import pretrain_command
+from metamask_jax.cli.pretrain import main
 
 if __name__ == "__main__":
-    sys.exit(pretrain_command(sys.argv[1:]))
+    sys.exit(main())

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from metamask_jax.cli.common import pretrain_command
+from metamask_jax.cli.pretrain import main as pretrain_command
 from metamask_jax.core.storage import read_json_lines
 from tests.test_pretrain import final_state, trajectory
 from tests.tiny import tiny_config

@@ -1,65 +1,108 @@
-"""What the run_*.py scripts share: flags in, exit code out, one sentence for whatever is wrong."""
+"""What the commands share: flags in, exit code out, one sentence for whatever is wrong."""
 
 import argparse
 import logging
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
-from metamask_jax.config import apply_overrides, load_config
-from metamask_jax.errors import ConfigError
-from metamask_jax.kernels.process import keep_freed_memory
+from metamask_jax.config import config_names
+from metamask_jax.errors import CheckpointError, ConfigError, DataError, Interrupted, TrainingError
 
-_QUICKSTART = "configs/quickstart.py"
+OVERRIDES = "Any configuration key can be set by --config.KEY=VALUE, such as --config.train.seed=1."
 _OVERRIDE = "--config."
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one sentence."""
+    """An argument parser that calls the command what the user typed and whose complaints are one sentence."""
+
+    def __init__(self, description: str, epilog: str | None = None) -> None:
+        super().__init__(prog=typed_command(), description=description, epilog=epilog, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Raises instead of printing the usage."""
-        raise ConfigError(f"{message}; see --help")
+        message = re.sub(r"^argument (\S+):", r"\1", message)
+        message = re.sub(r"invalid choice: (.*) \(choose from (.*)\)", r"\1; expected one of \2", message)
+        raise ConfigError(message if "; expected " in message else f"{message}; see --help")
+
+    def read(self, arguments: Iterable[str]) -> argparse.Namespace:
+        """Parses flags; in the name of a flag, `_` is as good as `-`."""
+        return self.parse_args([_hyphenated(text) for text in arguments])
+
+    def add_config(self, default: str | None) -> None:
+        """Adds `--config`, which `load_config` reads."""
+        self.add_argument(
+            "--config",
+            default=default,
+            help=f"one of {', '.join(config_names())}, or a file of your own, FILE.py; NAME:ARGUMENT or "
+            f"FILE.py:ARGUMENT for those that take an argument ({default or 'the defaults'})",
+        )
+
+    def add_run(self) -> None:
+        """Adds `--workdir` and `--step`, which `load_run` reads."""
+        self.add_argument("--workdir", required=True, help="of the pretrained run")
+        self.add_argument(
+            "--step", type=saved_step, default="last", help="a saved step, 'last' or 'best' (%(default)s)"
+        )
 
 
-def pretrain_command(arguments: Sequence[str]) -> int:
-    """`run_pretrain.py`; returns its exit code."""
-    return guarded(_pretrain, arguments)
+def typed_command() -> str:
+    """How this process was started: `metamask-pretrain`, `python run_pretrain.py` or `python -m ...`."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None:
+        return f"python -m {spec.name.removesuffix('.__main__')}"
+    script = os.path.basename(sys.argv[0])
+    return f"python {script}" if script.endswith(".py") else script
 
 
-def _pretrain(arguments: Sequence[str]) -> int:
-    parser = Parser(
-        prog="run_pretrain.py",
-        description="Pretrains an encoder, or goes on where a stopped run left off.",
-        epilog=f"Any configuration key can be set by {_OVERRIDE}KEY=VALUE, such as {_OVERRIDE}train.seed=1.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--config", default=_QUICKSTART, help=f"a config file, FILE.py or FILE.py:ARGUMENT ({_QUICKSTART})"
-    )
-    parser.add_argument("--workdir", default="runs/quickstart", help="where everything is written (%(default)s)")
-    parser.add_argument("--accept-changes", action="store_true", help="resume although the configuration has changed")
-    parser.add_argument("--coordinator", help="host:port of process 0 of several; SLURM and TPU pods need no flags")
-    parser.add_argument("--processes", type=int, help="how many processes take part")
-    parser.add_argument("--process", type=int, help="which of them this is, from 0")
-    overrides = dict(_override(text) for text in arguments if text.startswith(_OVERRIDE))
-    flags = parser.parse_args([text for text in arguments if not text.startswith(_OVERRIDE)])
-    config = apply_overrides(load_config(flags.config), overrides)
+def whole_number(least: int) -> Callable[[str], int]:
+    """The `type` of a flag for whole numbers from `least` on."""
 
-    from metamask_jax.evaluate.online import pretrain
-    from metamask_jax.training import distributed as parallel
+    def read(text: str) -> int:
+        if not text.removeprefix("-").isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text}; expected a whole number >= {least}")
+        return int(text)
 
+    return read
+
+
+def saved_step(text: str) -> int | str:
+    """The `type` of a flag for the step of a checkpoint."""
+    if text.isdecimal():
+        return int(text)
+    if text not in ("best", "last"):
+        raise argparse.ArgumentTypeError(f"{text}; expected a whole number, 'best' or 'last'")
+    return text
+
+
+def split_overrides(arguments: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Takes flags such as `--config.train.seed=1` apart from the others.
+
+    Returns:
+      The other flags, and the values as text, by key.
+    """
+    flags: list[str] = []
+    overrides: dict[str, str] = {}
+    for text in arguments:
+        if not text.startswith(_OVERRIDE):
+            flags.append(text)
+            continue
+        key, found, value = text.removeprefix(_OVERRIDE).partition("=")
+        if not found:
+            raise ConfigError(f"{text}; expected {_OVERRIDE}KEY=VALUE")
+        overrides[key] = value
+    return flags, overrides
+
+
+def set_up_process() -> None:
+    """What every command that computes calls first, once its flags are known to be good."""
+    from metamask_jax.kernels.process import keep_freed_memory
+
+    keep_freed_memory()
     keep_compiled_programs()
-    parallel.join_processes(coordinator=flags.coordinator, process_count=flags.processes, process_index=flags.process)
-    if not arguments:
-        from metamask_jax.cli.quickstart import run_quickstart
-
-        run_quickstart(config, flags.workdir)
-    else:
-        pretrain(config, flags.workdir, accept_changes=flags.accept_changes)
-    return 0
 
 
 def keep_compiled_programs() -> None:
@@ -71,23 +114,21 @@ def keep_compiled_programs() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
-def _override(text: str) -> tuple[str, str]:
-    key, found, value = text.removeprefix(_OVERRIDE).partition("=")
-    if not found:
-        raise ConfigError(f"{text}; expected {_OVERRIDE}KEY=VALUE")
-    return key, value
+def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | None) -> int:
+    """Runs a command and turns what we raise on purpose into one sentence and an exit code.
 
+    Args:
+      command: takes the arguments and returns its exit code.
+      arguments: of the command line; None for those of this process.
 
-def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
-    """Runs a command and turns what we raise on purpose into one sentence and an exit code."""
+    Returns:
+      The exit code: 0 done, 2 something about the input is wrong, 1 failed, 128 + n stopped by signal n.
+    """
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("metamask_jax").setLevel(logging.INFO)
     logging.getLogger("absl").setLevel(logging.ERROR)  # orbax and tfds warn of what is meant
-    keep_freed_memory()
     try:
-        return command(arguments)
-    except ConfigError as error:  # told apart first: a bad flag should not have to wait for the other imports
-        code, message = 2, str(error)
+        return command(sys.argv[1:] if arguments is None else arguments)
     except Exception as error:
         code, message = _judge(error)
     print(message, file=sys.stderr, flush=True)
@@ -99,20 +140,25 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -
 
 def _judge(error: Exception) -> tuple[int, str]:
     """Exit code and message of an exception; one that nobody expected keeps its traceback."""
-    import jax
-
-    from metamask_jax.errors import CheckpointError, DataError, Interrupted, TrainingError
-
-    if isinstance(error, DataError | CheckpointError):
+    if isinstance(error, ConfigError | DataError | CheckpointError):
         return 2, str(error)
     if isinstance(error, TrainingError):
         return 1, str(error)
     if isinstance(error, Interrupted):
         return error.exit_code, str(error)
-    if isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1:
-        reason = str(error).strip().splitlines()[0][:200]
-        return 1, (
-            f"another process of this run has ended or cannot be reached ({reason}); "
-            "start the same command again on all of them to resume from the last checkpoint"
-        )
+    if "jax" in sys.modules:
+        jax = sys.modules["jax"]
+        if isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1:
+            reason = str(error).strip().splitlines()[0][:200]
+            return 1, (
+                f"another process of this run has ended or cannot be reached ({reason}); "
+                "start the same command again on all of them to resume from the last checkpoint"
+            )
     return 1, "".join(traceback.format_exception(error))
+
+
+def _hyphenated(text: str) -> str:
+    if not text.startswith("--"):
+        return text
+    name, equals, value = text.partition("=")
+    return name.replace("_", "-") + equals + value

@@ -1,6 +1,6 @@
 """Runs the diagnostics on a pretrained run: one JSON and one PNG each, and a table.
 
-python -m metamask_jax.evaluate.diagnostics --workdir DIR [--step last] [--only NAME,NAME]
+metamask-diagnostics --workdir DIR [--step last] [--only NAME,NAME]
 """
 
 import json
@@ -8,18 +8,18 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from metamask_jax.cli.common import Parser, guarded, keep_compiled_programs
+from metamask_jax.cli.common import Parser, guarded, set_up_process, whole_number
 from metamask_jax.core.storage import to_plain, write_atomically
 from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.diagnostics.subject import Subject
-from metamask_jax.evaluate.diagnostics.suite import DIAGNOSTICS, Outcome
+from metamask_jax.evaluate.diagnostics.suite import DIAGNOSTICS, DiagnosticResult
 from metamask_jax.evaluate.workdir import load_run
 from metamask_jax.reporting import plots
 
 _log = logging.getLogger("metamask_jax.diagnostics")
 
 
-def run_diagnostics(subject: Subject, names: Sequence[str]) -> dict[str, Outcome]:
+def run_diagnostics(subject: Subject, names: Sequence[str]) -> dict[str, DiagnosticResult]:
     """Runs diagnostics by name, keeping what each finds in the run's `diagnostics/`; those without labels are skipped.
 
     Returns:
@@ -44,26 +44,19 @@ def run_diagnostics(subject: Subject, names: Sequence[str]) -> dict[str, Outcome
 
 
 def _diagnose(arguments: Sequence[str]) -> int:
-    parser = Parser(
-        prog="python -m metamask_jax.evaluate.diagnostics", description=__doc__.split("\n")[0], allow_abbrev=False
-    )
-    parser.add_argument("--workdir", required=True, help="of the pretrained run")
-    parser.add_argument("--step", default="last", help="a saved step, 'last' or 'best' (%(default)s)")
+    parser = Parser("Runs the diagnostics on a pretrained run.")
+    parser.add_run()
     parser.add_argument("--only", help=f"comma-separated, of {', '.join(DIAGNOSTICS)} (all)")
-    parser.add_argument("--size", type=int, default=5000, help="images of either split (%(default)s)")
-    parser.add_argument("--trials", type=int, default=10, help="random masks a rate (%(default)s)")
+    parser.add_argument("--size", type=whole_number(1), default=5000, help="images of either split (%(default)s)")
+    parser.add_argument("--trials", type=whole_number(1), default=10, help="random masks per rate (%(default)s)")
     parser.add_argument("--classifier", choices=("knn", "linear"), default="knn", help="of masks (%(default)s)")
-    flags = parser.parse_args(arguments)
+    flags = parser.read(arguments)
     names = flags.only.split(",") if flags.only else list(DIAGNOSTICS)
     for name in names:
         if name not in DIAGNOSTICS:
             raise ConfigError(f"--only {name}; expected some of {', '.join(DIAGNOSTICS)}")
-    for name in ("size", "trials"):
-        if vars(flags)[name] < 1:
-            raise ConfigError(f"--{name} {vars(flags)[name]}; expected a whole number >= 1")
-    logging.getLogger("absl").setLevel(logging.ERROR)  # orbax warns of having been asked not to write
-    keep_compiled_programs()
-    run = load_run(flags.workdir, step=int(flags.step) if flags.step.isdecimal() else flags.step)
+    set_up_process()
+    run = load_run(flags.workdir, step=flags.step)
     subject = Subject(run, size=flags.size, classifier=flags.classifier, trials=flags.trials)
     found = run_diagnostics(subject, names)
     for name, outcome in found.items():
@@ -72,10 +65,10 @@ def _diagnose(arguments: Sequence[str]) -> int:
     return 0
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
     return guarded(_diagnose, arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,8 +1,8 @@
 """Regenerates tables and figures of the paper.
 
-python -m metamask_jax.experiments list
-python -m metamask_jax.experiments F8 [--scale cpu] [--seeds 3] [--only run=MetaMask] [--out runs/experiments]
-python -m metamask_jax.experiments report --scale cpu
+metamask-experiments list
+metamask-experiments F8 [--scale cpu] [--seeds 3] [--only run=MetaMask] [--out runs/experiments]
+metamask-experiments report --scale cpu
 """
 
 import logging
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from metamask_jax.cli.common import Parser, guarded, keep_compiled_programs
+from metamask_jax.cli.common import Parser, guarded, set_up_process, whole_number
 from metamask_jax.errors import ConfigError
 from metamask_jax.experiments import EXPERIMENTS
 from metamask_jax.experiments.output import write
@@ -20,17 +20,17 @@ from metamask_jax.experiments.scales import SCALES, Scale, scale_named
 
 
 def _run(arguments: Sequence[str]) -> int:
-    parser = Parser(prog="python -m metamask_jax.experiments", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = Parser("Regenerates tables and figures of the paper.")
     parser.add_argument("what", help="an experiment, `list`, or `report` for all that have results")
     parser.add_argument("--scale", default="cpu", help=f"one of {', '.join(SCALES)} (%(default)s)")
-    parser.add_argument("--seeds", type=int, help="how many (the scale's own number)")
+    parser.add_argument("--seeds", type=whole_number(1), help="how many (the scale's own number)")
     parser.add_argument("--only", action="append", default=[], help="LABEL=VALUE: only cells with that label")
     parser.add_argument("--out", default="runs/experiments", help="where runs and results go (%(default)s)")
-    parser.add_argument("--data_dir", default="~/tensorflow_datasets", help="of prepared datasets (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, help="cells at a time (%(default)s)")
+    parser.add_argument("--data-dir", default="~/tensorflow_datasets", help="of prepared datasets (%(default)s)")
+    parser.add_argument("--jobs", type=whole_number(1), default=1, help="cells at a time (%(default)s)")
     parser.add_argument("--cell", help="run this one cell and write no table")
-    parser.add_argument("--print-commands", action="store_true", help="one line a cell, for a scheduler, and stop")
-    flags = parser.parse_args(arguments)
+    parser.add_argument("--print-commands", action="store_true", help="one line per cell, for a scheduler, and stop")
+    flags = parser.read(arguments)
     scale = scale_named(flags.scale)
     if flags.what == "list":
         return _list(scale, flags)
@@ -53,7 +53,7 @@ def _experiment(name: str, scale: Scale, flags: Any) -> int:
     if flags.print_commands:
         print("\n".join(" ".join(("python", *command)) for command in commands))
         return 0
-    keep_compiled_programs()
+    set_up_process()
     if flags.cell:
         chosen = [job for job in jobs if job.name == flags.cell]
         if not chosen:
@@ -79,8 +79,15 @@ def _jobs(name: str, scale: Scale, flags: Any) -> list[Job]:
 def _command(name: str, job: Job, scale: Scale, flags: Any) -> list[str]:
     seeds = scale.seeds if flags.seeds is None else flags.seeds
     return [
-        *("-m", "metamask_jax.experiments", name, f"--scale={scale.name}", f"--seeds={seeds}", f"--out={flags.out}"),
-        *(f"--data_dir={flags.data_dir}", f"--cell={job.name}"),
+        *(
+            "-m",
+            "metamask_jax.cli.experiments",
+            name,
+            f"--scale={scale.name}",
+            f"--seeds={seeds}",
+            f"--out={flags.out}",
+        ),
+        *(f"--data-dir={flags.data_dir}", f"--cell={job.name}"),
     ]
 
 
@@ -105,7 +112,7 @@ def _show(name: str, jobs: list[Job], scale: Scale, flags: Any) -> None:
         folder,
         title=f"{name}: {experiment.title} ({experiment.source})",
         stated=scale.stated + (f"; {missing} of {len(jobs)} cells are missing" if missing else ""),
-        command=f"python -m metamask_jax.experiments {name} --scale {scale.name} --seeds {seeds}",
+        command=f"metamask-experiments {name} --scale {scale.name} --seeds {seeds}",
     )
     print(f"\n{text}\nwritten to {folder}")
 
@@ -131,10 +138,10 @@ def _time(jobs: list[Job], paces: dict[bool, float]) -> str:
     return f"{sum(job.length * paces[job.config.mask.learn] for job in jobs) / 60:.0f} min"
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
     return guarded(_run, arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,34 +1,38 @@
 """Writes a pretrained encoder to a file, or proves that such a file gives the checkpoint's features.
 
-python -m metamask_jax.export --workdir DIR --out FILE [--format safetensors|npz|msgpack] [--mask apart|folded|none]
-python -m metamask_jax.export --workdir DIR --verify FILE
+metamask-export --workdir DIR --out FILE [--format safetensors|npz|msgpack] [--mask apart|folded|none]
+metamask-export --workdir DIR --verify FILE
 """
 
-import logging
 import pathlib
 import sys
 from collections.abc import Sequence
 
-from metamask_jax.cli.common import Parser, guarded, keep_compiled_programs
+from metamask_jax.cli.common import Parser, guarded, saved_step, set_up_process
 from metamask_jax.evaluate.workdir import load_run
 from metamask_jax.export.files import read_export
 from metamask_jax.export.write import FORMATS, MASKS, TOLERANCE, Difference, export_encoder, verify_export
 
 
 def _export(arguments: Sequence[str]) -> int:
-    parser = Parser(prog="python -m metamask_jax.export", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = Parser(
+        "Writes a pretrained encoder to a file, or proves that such a file gives the checkpoint's features."
+    )
     parser.add_argument("--workdir", required=True, help="of the pretrained run")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=pathlib.Path, help="the file to write")
     what.add_argument("--verify", type=pathlib.Path, help="a file to compare with the checkpoint")
-    parser.add_argument("--step", help="a saved step, 'last' or 'best' (last; with --verify the file's own)")
+    parser.add_argument(
+        "--step", type=saved_step, help="a saved step, 'last' or 'best' (last; with --verify the file's own)"
+    )
     parser.add_argument("--format", choices=FORMATS, help="(by the suffix of --out, else safetensors)")
     parser.add_argument("--mask", choices=MASKS, default="apart", help="where the mask goes (%(default)s)")
-    flags = parser.parse_args(arguments)
-    step = flags.step or (str(read_export(flags.verify).metadata["step"]) if flags.verify else "last")
-    logging.getLogger("absl").setLevel(logging.ERROR)  # orbax warns of having been asked not to write
-    keep_compiled_programs()
-    run = load_run(flags.workdir, step=int(step) if step.isdecimal() else step)
+    flags = parser.read(arguments)
+    step = flags.step
+    if step is None:
+        step = int(read_export(flags.verify).metadata["step"]) if flags.verify else "last"
+    set_up_process()
+    run = load_run(flags.workdir, step=step)
     if flags.verify:
         difference = verify_export(flags.verify, run)
         print(_sentence(flags.verify, run.step, difference))
@@ -48,10 +52,10 @@ def _sentence(path: pathlib.Path, step: int, difference: Difference) -> str:
     )
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
     return guarded(_export, arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,15 +1,16 @@
-"""Downloads a public dataset and writes it for random access: the only program here that runs TensorFlow.
+"""Downloads a public dataset and writes it for random access: the only command that runs TensorFlow.
 
-python -m metamask_jax.cli.prepare cifar10 --data_dir=DIR
+metamask-prepare cifar10 --data-dir DIR
 """
 
-import argparse
 import pathlib
 import socket
 import sys
 import urllib.parse
+from collections.abc import Sequence
 from typing import Any
 
+from metamask_jax.cli.common import Parser, guarded
 from metamask_jax.errors import DataError
 
 
@@ -26,21 +27,36 @@ def check_network(builder: Any) -> None:
                 raise DataError(f"{url} cannot be reached ({e}); put the file into {manual}") from e
 
 
-def main() -> None:
-    """Prepares a dataset, or says in one sentence why it cannot be."""
-    parser = argparse.ArgumentParser(description="Download a public dataset and write it for random access.")
+def _prepare(arguments: Sequence[str]) -> int:
+    parser = Parser("Downloads a public dataset and writes it for random access.")
     parser.add_argument("name", help="tfds name, such as cifar10")
-    parser.add_argument("--data_dir", required=True, help="where prepared datasets live")
-    args = parser.parse_args()
+    parser.add_argument("--data-dir", required=True, help="where prepared datasets live")
+    flags = parser.read(arguments)
+
     import tensorflow_datasets as tfds
 
     try:
-        builder = tfds.builder(args.name, data_dir=args.data_dir, file_format="array_record")
+        builder = tfds.builder(flags.name, data_dir=flags.data_dir, file_format="array_record")
         check_network(builder)
         builder.download_and_prepare()
-    except Exception as e:  # whatever stops tfds, the user gets its reason rather than its stack
-        sys.exit(f"{type(e).__name__}: {' '.join(str(e).split())}")
+    except DataError:
+        raise
+    except tfds.core.DatasetNotFoundError as error:
+        raise DataError(f"{flags.name}; expected a name that tfds knows, such as cifar10") from error
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"{flags.name}: {error}; expected what `pip install 'metamask_jax[prepare]'` installs"
+        ) from error
+    except Exception as error:  # whatever stops tfds, the user gets its reason rather than its stack
+        reason = " ".join(str(error).split())
+        raise DataError(f"{flags.name} could not be prepared, {type(error).__name__}: {reason}") from error
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    return guarded(_prepare, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

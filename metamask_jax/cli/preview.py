@@ -1,12 +1,11 @@
 """A picture of what the network gets to see: originals on the left, their augmented views beside them.
 
-    python -m metamask_jax.cli.preview --config configs/quickstart.py --out preview.png
-    python -m metamask_jax.cli.preview --preset byol --image-size 32 --views 4 --out preview.png
+    metamask-preview --config quickstart --out preview.png
+    metamask-preview --preset byol --image-size 32 --views 4 --out preview.png
 
 It shows the very examples and draws of a training step. Colours are those before normalisation and conversion to Lab.
 """
 
-import argparse
 import dataclasses
 import pathlib
 import sys
@@ -18,15 +17,16 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from metamask_jax.augment import PRESETS, example_keys, make_augmentation
+from metamask_jax.cli.common import OVERRIDES, Parser, guarded, set_up_process, split_overrides, whole_number
 from metamask_jax.config import apply_overrides, default_config, load_config
 from metamask_jax.data.loader import batches
-from metamask_jax.data.sources import open_source
-from metamask_jax.errors import ConfigError, DataError
+from metamask_jax.data.sources import open_configured
+from metamask_jax.errors import ConfigError
 from metamask_jax.training.registry import validate
 
 _CELL = 96  # least side of a picture in the grid
 _GAP = 4
-# Flags that set a key of the configuration.
+# Short names of keys of the configuration.
 _KEYS = {
     "preset": "data.augmentation",
     "image_size": "data.image_size",
@@ -41,15 +41,15 @@ def preview(config: ConfigDict, *, step: int, examples: int) -> np.ndarray:
     """Draws the grid of the first examples of a training step.
 
     Args:
-        config: a validated configuration.
-        step: of the training.
-        examples: how many rows.
+      config: a validated configuration.
+      step: of the training.
+      examples: how many rows.
 
     Returns:
-        uint8 `[height, width, 3]`: a row an example, the original and then its views.
+      uint8 `[height, width, 3]`: one row per example, the original and then its views.
     """
     data, seed = config.data, config.train.seed
-    source = open_source(data.name, split="pretrain", data_dir=data.dir, size=data.size, **data.options.to_dict())
+    source = open_configured(data, split="pretrain")
     batch_size = max(examples, min(config.train.batch_size, len(source)))
     run = batches(source, seed=seed, start_step=step, batch_size=batch_size, process_index=0, process_count=1)
     batch = next(run)
@@ -79,31 +79,33 @@ def draw_grid(columns: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
     return grid
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m metamask_jax.cli.preview", description=__doc__.split("\n")[0])
-    parser.add_argument("--config", help="a config file, FILE.py or FILE.py:ARGUMENT (the defaults)")
+def _preview(arguments: Sequence[str]) -> int:
+    parser = Parser("Draws what the network gets to see: originals and their augmented views.", epilog=OVERRIDES)
+    parser.add_config(default=None)
     parser.add_argument("--preset", help=f"augmentation, one of {', '.join(PRESETS)}")
-    parser.add_argument("--image-size", type=int)
-    parser.add_argument("--views", type=int)
-    parser.add_argument("--dataset")
-    parser.add_argument("--data-dir")
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--step", type=int, default=0, help="which training step to show (%(default)s)")
-    parser.add_argument("--examples", type=int, default=8, help="how many rows (%(default)s)")
+    for flag, key in list(_KEYS.items())[1:]:
+        parser.add_argument(f"--{flag.replace('_', '-')}", help=f"short for --config.{key}")
+    parser.add_argument("--step", type=whole_number(0), default=0, help="which training step to show (%(default)s)")
+    parser.add_argument("--examples", type=whole_number(1), default=8, help="how many rows (%(default)s)")
     parser.add_argument("--out", type=pathlib.Path, default="preview.png", help="the PNG to write (%(default)s)")
-    flags = parser.parse_args(arguments)
-    given = {key: str(vars(flags)[flag]) for flag, key in _KEYS.items() if vars(flags)[flag] is not None}
+    others, overrides = split_overrides(arguments)
+    flags = parser.read(others)
+    given = {key: vars(flags)[flag] for flag, key in _KEYS.items() if vars(flags)[flag] is not None}
+    config = load_config(flags.config) if flags.config else default_config()
+    set_up_process()
+    grid = preview(validate(apply_overrides(config, overrides | given)), step=flags.step, examples=flags.examples)
     try:
-        config = load_config(flags.config) if flags.config else default_config()
-        grid = preview(validate(apply_overrides(config, given)), step=flags.step, examples=flags.examples)
-    except (ConfigError, DataError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    Image.fromarray(grid).save(flags.out)
+        Image.fromarray(grid).save(flags.out, "png")
+    except OSError as error:
+        raise ConfigError(f"--out {flags.out}; expected a file that can be written, but: {error}") from error
     print(f"wrote {flags.out}")
     return 0
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    return guarded(_preview, arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

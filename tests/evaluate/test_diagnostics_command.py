@@ -106,7 +106,7 @@ def test_only_what_is_asked_for_is_made(pretrained: pathlib.Path, tmp_path: path
         (["--workdir", "{workdir}", "--trials", "0"], "--trials 0; expected a whole number >= 1"),
         (["--workdir", "{workdir}", "--step", "5"], "--step 5; expected 'last', 'best' or a step that was saved"),
         (["--workdir", "{workdir}/none"], "does not exist; expected the folder of a pretrained run"),
-        (["--workdir", "{workdir}", "--classifier", "svm"], "invalid choice: 'svm'"),
+        (["--workdir", "{workdir}", "--classifier", "svm"], "--classifier 'svm'; expected one of"),
         ([], "--workdir"),
     ],
 )
