@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shlex
 import signal
 import subprocess
@@ -12,12 +13,14 @@ import numpy as np
 import pytest
 
 from metamask_jax.cli.experiments import main
+from metamask_jax.errors import Interrupted
+from metamask_jax.evaluate import online
 from metamask_jax.experiments import EXPERIMENTS, scales
 from metamask_jax.experiments import runner as runner_module
-from metamask_jax.experiments.base import Result, Results
-from metamask_jax.experiments.output import comparison
+from metamask_jax.experiments.base import Result, Results, Table
+from metamask_jax.experiments.output import comparison, markdown
 from metamask_jax.experiments.statistics import Difference, difference_text, mean_text, paired_difference
-from tests import tiny  # noqa: F401 - registers its encoder
+from metamask_jax.reporting import plots
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -25,7 +28,9 @@ ROOT = pathlib.Path(__file__).parent.parent
 def tiny_smoke(method, dataset, encoder):
     """The smoke scale's configuration with an encoder that compiles in seconds."""
     config = scales._smoke(method, dataset, encoder)
+    config.plugins = ("tests.tiny",)
     config.encoder.name = "tiny"
+    config.meta.estimator = "first_order"  # sooner compiled; experiments about estimators name their own
     return config
 
 
@@ -100,9 +105,7 @@ def test_every_experiment_runs(name, folder, capsys):
 
 
 def test_a_failed_cell_is_reported_retried_and_does_not_stop_the_rest(folder, tmp_path, monkeypatch, capsys):
-    import metamask_jax.training.loop
-
-    pretrain = metamask_jax.training.loop.pretrain
+    pretrain = online.pretrain
 
     def fail_for_one(config, workdir):
         if config.loss.alpha == 1.0:
@@ -111,7 +114,7 @@ def test_a_failed_cell_is_reported_retried_and_does_not_stop_the_rest(folder, tm
 
     shared = ["F5", "--scale=smoke", f"--out={tmp_path}", f"--data_dir={folder / 'data'}"]
     with monkeypatch.context() as patch:
-        patch.setattr(metamask_jax.training.loop, "pretrain", fail_for_one)
+        patch.setattr(online, "pretrain", fail_for_one)
         assert main(shared) == 1
     found = capsys.readouterr()
     assert "failed: MetaMask-1.0-seed0: RuntimeError: a bad day; the same command tries it again" in found.err
@@ -122,15 +125,13 @@ def test_a_failed_cell_is_reported_retried_and_does_not_stop_the_rest(folder, tm
 
 
 def test_a_signal_stops_the_grid_and_not_only_its_cell(folder, tmp_path, monkeypatch, capsys):
-    import metamask_jax.training.loop
-
     started = []
 
     def interrupted(config, workdir):
         started.append(workdir)
-        raise metamask_jax.training.loop.Interrupted(signal.SIGTERM, step=1)
+        raise Interrupted(signal.SIGTERM, step=1)
 
-    monkeypatch.setattr(metamask_jax.training.loop, "pretrain", interrupted)
+    monkeypatch.setattr(online, "pretrain", interrupted)
     assert main(["F5", "--scale=smoke", f"--out={tmp_path}", f"--data_dir={folder / 'data'}"]) == 128 + signal.SIGTERM
     assert len(started) == 1
     assert "stopped by SIGTERM after step 1; the state is saved" in capsys.readouterr().err
@@ -148,7 +149,8 @@ def test_printed_commands_run_one_cell_each(folder, capsys):
 
 @pytest.mark.slow
 def test_a_killed_grid_loses_no_finished_cell_and_gives_the_same_table(folder, tmp_path):
-    script = "import sys, tests.test_experiments as t; from metamask_jax.experiments import scales, __main__ as m\n"
+    script = "import sys, tests.test_experiments as t; from metamask_jax.experiments import scales\n"
+    script += "from metamask_jax.cli import experiments as m\n"
     script += (
         "scales.SCALES['smoke'] = scales.SCALES['smoke']._replace(base=t.tiny_smoke)\nsys.exit(m.main(sys.argv[1:]))"
     )
@@ -195,3 +197,25 @@ def test_a_comparison_shows_the_papers_number_and_the_difference_to_the_base():
     table = comparison(results, caption="", by="run", names={"b": "B"}, base="a", quantity="q", paper={"b": 86.01})
     assert table.rows[0] == ("a", "51.00 ± 1.00 (3)", "", "")
     assert table.rows[1] == ("B", "61.00 ± 1.00 (3)", "+10.00 [+10.00, +10.00]", "86.01")
+
+
+def test_a_bar_in_a_cell_does_not_end_the_cell():
+    text = markdown(Table("", ("", "|correlation|"), [("a | b", "0.5"), ("c", "0.25")]))
+    assert [len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines()] == [3] * 4
+    assert r"\|correlation\|" in text
+    values = {"correlation.mean_absolute_off_diagonal": 0.5, "classes.mean_strongest": 1.0}
+    values["classes.class_dimension_map"] = [[0.0, 1.0], [1.0, 0.0]]
+    (table,) = EXPERIMENTS["F1a"].report(Results([Result({"run": "SimCLR"}, 0, values)])).tables
+    assert [len(re.findall(r"(?<!\\)\|", line)) for line in markdown(table).splitlines()] == [4] * 3
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1, 2), (3, 8)])
+def test_dots_stand_around_the_tick_of_their_encoder(seeds):
+    values = {"random_masks.rates": [0.0, 0.05, 0.05], "random_masks.accuracies": [0.5, 0.4, 0.6]}
+    results = Results([Result({"encoder": name}, seed, values) for name in ("weak", "strong") for seed in seeds])
+    (axis,) = EXPERIMENTS["F6"].report(results).figures["weak_strong"].axes
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["weak", "strong"]
+    for tick, color in zip(axis.get_xticks(), (plots.BLUE, plots.ORANGE), strict=True):
+        places = [line.get_xdata() for line in axis.lines if line.get_color() == color]
+        assert len({float(place[0]) for place in places}) == len(seeds)
+        assert np.mean(places) == pytest.approx(tick)

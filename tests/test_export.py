@@ -11,12 +11,14 @@ import pytest
 from metamask_jax.augment.presets import IMAGENET_MEAN, IMAGENET_STD
 from metamask_jax.cli.export import main
 from metamask_jax.config import apply_overrides, to_json
-from metamask_jax.errors import ExportError
+from metamask_jax.errors import ConfigError, ExportError
 from metamask_jax.evaluate.features import make_extractor
 from metamask_jax.evaluate.workdir import Run
 from metamask_jax.export import export_encoder, load_encoder, read_export, verify_export
 from metamask_jax.training.checkpoint import Checkpoints
+from metamask_jax.training.registry import REGISTRY, validate
 from metamask_jax.training.state import init_state
+from tests.tiny import register, tiny_config
 from tests.untrained import config_of, run_of
 
 
@@ -136,7 +138,7 @@ def test_files_that_are_no_exports_are_refused(small: Run, tmp_path: pathlib.Pat
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ExportError, match=rf"{name} cannot be read .*; expected one that"):
             read_export(tmp_path / name)
-    with pytest.raises(ExportError, match="nothing does not exist"):
+    with pytest.raises(ExportError, match="nothing is not a file"):
         read_export(tmp_path / "nothing")
 
 
@@ -184,7 +186,7 @@ def test_the_command_writes_and_proves(
     [
         (["--out", "x"], "--workdir"),
         (["--workdir", "{workdir}"], "--out"),
-        (["--workdir", "{workdir}", "--out", "x", "--format", "onnx"], "invalid choice: 'onnx'"),
+        (["--workdir", "{workdir}", "--out", "x", "--format", "onnx"], "--format 'onnx'; expected one of"),
         (["--workdir", "{workdir}", "--out", "x", "--step", "5"], "--step 5; expected 'last', 'best' or a step"),
         (["--workdir", "{workdir}/no", "--out", "x"], "does not exist; expected the folder of a pretrained run"),
         (["--workdir", "{workdir}", "--verify", "{workdir}/config.json"], "cannot be read"),
@@ -200,3 +202,23 @@ def test_bad_input_is_one_sentence(
     assert sentence in message
     assert "Traceback" not in message
     assert sorted(workdir.iterdir()) == before
+
+
+def test_a_path_without_a_run_is_one_sentence(workdir: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere does not exist; expected the folder of a pretrained run"):
+        load_encoder(workdir / "nowhere")
+    with pytest.raises(ConfigError, match=r"config.json' is a file; expected the folder of a pretrained run"):
+        load_encoder(workdir / "config.json")
+
+
+def test_an_encoder_of_another_registry_is_loaded_with_it(tmp_path: pathlib.Path) -> None:
+    registry = REGISTRY.extended(encoders={"mine": register(REGISTRY).encoders["tiny"]})
+    config = validate(apply_overrides(tiny_config(), {"encoder.name": "mine"}), registry)
+    (tmp_path / "config.json").write_text(to_json(config))
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep_last=1, keep_every=None, keep_best=False)
+    checkpoints.save(1, init_state(config, registry=registry), config=to_json(config), metric=None)
+    checkpoints.close()
+    apply, params, preprocessing = load_encoder(tmp_path, registry=registry)
+    assert apply(params, preprocessing(np.zeros((2, 32, 32, 3), np.uint8))).shape == (2, 12)
+    with pytest.raises(ConfigError, match=r"config\.encoder\.name='mine'; expected"):
+        load_encoder(tmp_path)

@@ -181,6 +181,25 @@ def test_an_evaluation_gets_a_table_of_its_own(tmp_path: pathlib.Path) -> None:
     assert any(text.startswith("evaluation.json could not be read: ") for text in page.text)
 
 
+def test_a_result_that_holds_for_both_kinds_of_features_says_so(tmp_path: pathlib.Path) -> None:
+    data = {"dataset": "cifar10", "train_size": 5000, "step": 7, "seed": 0}
+    results = [
+        {"protocol": "linear", "features": "h", "same_for": ["h*m"], "top1": 0.5} | data,
+        {"protocol": "knn_k200", "features": "h", "top1": 0.25} | data,
+        {"protocol": "knn_k200", "features": "h*m", "top1": 0.75} | data,
+    ]
+    (tmp_path / "evaluation.json").write_text(json.dumps({"results": results}))
+    text = Page(write_report(tmp_path)).text
+    start = text.index("linear · cifar10, 5000 images · step 7")
+    assert text[start + 1 : start + 6] == [
+        "50.0 %",
+        "= h",
+        "knn_k200 · cifar10, 5000 images · step 7",
+        "25.0 %",
+        "75.0 %",
+    ]
+
+
 def test_an_empty_workdir_gives_a_page_that_says_so(tmp_path: pathlib.Path) -> None:
     page = Page(write_report(tmp_path))
     assert page.headings == []
@@ -234,8 +253,8 @@ def test_a_workdir_that_does_not_exist_is_refused(tmp_path: pathlib.Path) -> Non
         write_report(tmp_path / "nowhere")
 
 
-def test_neither_report_nor_evaluation_imports_matplotlib_before_it_draws() -> None:
-    modules = "metamask_jax.reporting.report, metamask_jax.evaluate"
-    code = f"import sys, {modules}; print({{'matplotlib', 'orbax'}} & set(sys.modules))"
+def test_neither_report_nor_evaluation_imports_what_is_heavy_before_it_is_needed() -> None:
+    modules = "metamask_jax.reporting.report, metamask_jax.evaluate, metamask_jax.evaluate.diagnostics"
+    code = f"import sys, {modules}; print({{'matplotlib', 'orbax', 'scipy.stats'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from metamask_jax.config import default_config
 from metamask_jax.evaluate.workdir import Run
-from metamask_jax.training.registry import validate
+from metamask_jax.training.registry import REGISTRY, validate
 from metamask_jax.training.state import build_encoder
 
 
@@ -47,7 +47,7 @@ def run_of(config: ConfigDict) -> Run:
     state = types.SimpleNamespace(
         params={"encoder": variables["params"]}, batch_stats={"encoder": variables["batch_stats"]}, mask=mask
     )
-    return Run(pathlib.Path("nowhere"), config, state, 7)  # type: ignore[arg-type]
+    return Run(pathlib.Path("nowhere"), config, state, 7, REGISTRY)  # type: ignore[arg-type]
 
 
 def inputs_of(run: Run, count: int = 5) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Evaluation of a frozen encoder: features, nearest neighbours, probes and diagnostics.
 
-run = load_run("runs/cifar10", step="last")
-h, labels = features(run, open_configured(run.config.data, split="test"))
+    run = load_run("runs/cifar10", step="last")
+    h, labels = features(run, open_configured(run.config.data, split="test"))
 """
 
 from metamask_jax.evaluate.features import Extractor, eval_view, extract_source, make_extractor

@@ -1,10 +1,8 @@
 """Features on disk: written once, whole or not at all, and never taken for those of anything else."""
 
-import contextlib
 import hashlib
 import json
 import logging
-import os
 import pathlib
 import zipfile
 from collections.abc import Callable
@@ -14,6 +12,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from metamask_jax.core.storage import replacing
+from metamask_jax.core.types import PyTree
 from metamask_jax.data.in_memory import ArraySource
 from metamask_jax.data.sources import Source
 from metamask_jax.version import __version__
@@ -28,14 +28,14 @@ def cached_features(
     extract: Callable[[], Features],
     *,
     config: ConfigDict,
-    encoder: Any,
+    encoder: PyTree,
     step: int,
     source: Source,
 ) -> Features:
     """Features [size, dim] and labels [size] of a source: from the folder if they are there, else extracted and kept.
 
-    The file's name tells dataset, size and step, and a digest of everything the features depend on: the encoder's
-    arrays, how it is built and fed, and the pictures. A file that cannot be read whole counts as missing.
+    The file's name has the dataset, its size, the step, and a digest of everything the features depend on: the
+    encoder's arrays, how it is built and fed, and the pictures. A file that cannot be read whole counts as missing.
 
     Args:
       folder: where the files are.
@@ -83,13 +83,9 @@ def _read(path: pathlib.Path) -> Features | None:
 
 
 def _write(path: pathlib.Path, features: np.ndarray, labels: np.ndarray) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(exist_ok=True)
-        with temporary.open("wb") as file:
+        with replacing(path) as temporary, temporary.open("wb") as file:  # a bare path would get another suffix
             np.savez(file, features=features, labels=labels)
-        os.replace(temporary, path)
     except OSError as error:  # a workdir that may only be read, or a full disk
         _log.warning("features are not kept: %s", error)
-        with contextlib.suppress(OSError):
-            temporary.unlink()

@@ -14,57 +14,72 @@ from metamask_jax.core.storage import write_atomically
 from metamask_jax.data.sources import Source, open_source
 from metamask_jax.errors import CheckpointError, ConfigError, DataError
 from metamask_jax.evaluate.metrics import summarize
-from metamask_jax.evaluate.protocols import GROUPS, LEAST_IMAGES, PROTOCOLS, Data, Outcome, Settings
+from metamask_jax.evaluate.protocols import GROUPS, LEAST_IMAGES, PROTOCOLS, Data, ProtocolResult, Settings
 from metamask_jax.evaluate.workdir import Run, features, load_run
 from metamask_jax.reporting.tables import markdown_table
+from metamask_jax.training.registry import Registry
 from metamask_jax.version import __version__
 
 _log = logging.getLogger(__name__)
 Entry = dict[str, Any]
+_DEFAULT_SETTINGS = Settings()
 _IDENTITY = ("step", "dataset", "train_size", "test_size", "protocol", "features", "seed")
 
 
 def evaluate_run(
     workdir: str | pathlib.Path,
     *,
-    step: int | str,
-    protocols: Sequence[str],
-    dataset: str | None,
-    data_dir: str | None,
-    options: Mapping[str, Any],
-    size: int | None,
-    settings: Settings,
+    step: int | str = "last",
+    protocols: Sequence[str] = ("linear", "knn"),
+    dataset: str | None = None,
+    data_dir: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    size: int | None = None,
+    settings: Settings = _DEFAULT_SETTINGS,
+    registry: Registry | None = None,
 ) -> list[Entry]:
     """Judges a pretrained encoder, which stays as it is, and adds the results to `evaluation.json` in its workdir.
 
+    The defaults are those of the command. For example, the accuracies of a linear probe and of nearest neighbours:
+
+        for entry in evaluate_run("runs/cifar10"):
+            print(entry["protocol"], entry["features"], entry["top1"])
+
     Args:
       workdir: of the run.
-      step: a step that was saved, `last` or `best`.
-      protocols: keys of `PROTOCOLS` or `GROUPS`.
-      dataset: on which to judge; None for the one it was pretrained on.
-      data_dir: where prepared sets live; None for the run's.
-      options: of the dataset, beside those of the run if it is the run's dataset.
+      step: a step that was saved, `last` for the newest, or `best` for the one with the highest online kNN accuracy.
+      protocols: keys of `protocols.PROTOCOLS`, or of `protocols.GROUPS` such as `all` or `knn`.
+      dataset: the set of images to judge on; None for the one it was pretrained on.
+      data_dir: where prepared datasets are; None for where they were when the run was pretrained.
+      options: of the dataset, added to those of the run if it is the run's dataset; None for no more.
       size: only the first so many training images; None for all. The test set is always whole.
       settings: hyper-parameters of the protocols.
+      registry: what the configuration's names stand for; None is ours and `config.plugins`.
 
     Returns:
-      The new results, one for each protocol and kind of features.
+      The new results, one for each protocol and kind of features: `h`, as the encoder gives them, and `h*m`, multiplied
+      by the mask. An entry tells what was evaluated (`step`, `dataset`, `train_size`, `test_size`, `protocol`,
+      `features`, `seed`) and what was found (`top1` in [0, 1], its 95 % `interval`, `top5`, `per_class`, `confusion`,
+      the hyper-parameters `chosen`, accuracies `held_out`); `same_for` names other kinds of features for which the
+      result is the same by construction, and which therefore have no entry of their own.
 
     Raises:
-      ConfigError, DataError, CheckpointError: about the input, before anything is written.
+      ConfigError: there is no such run, step, protocol or dataset, or the workdir cannot be written.
+      DataError: the images or their labels cannot be used.
+      CheckpointError: the checkpoint is damaged or another model's.
     """
     names = expand(protocols)
-    run = load_run(workdir, step=step)
+    run = load_run(workdir, step=step, registry=registry)
     results = read_results(run.workdir)
-    train, test = _open(run, dataset, data_dir, options, size)
+    train, test = _open(run, dataset, data_dir, options or {}, size)
     _check(train, test, names)
     data = load_data(run, train, test)
     new: list[Entry] = []
     for name in names:
         started = time.monotonic()
-        outcomes = PROTOCOLS[name](data, settings)
+        by_features = PROTOCOLS[name](data, settings)
         seconds = round(time.monotonic() - started, 2)
-        found = [_entry(data, settings, name, kind, outcome, seconds) for kind, outcome in outcomes.items()]
+        found = [_entry(data, settings, name, kind, result, seconds) for kind, result in by_features.items()]
         _log.info("%s: %s (%.1f s)", name, ", ".join(f"{e['features']} {e['top1']:.2%}" for e in found), seconds)
         new += found
         results = merge(results, new)
@@ -72,7 +87,7 @@ def evaluate_run(
     return new
 
 
-def _entry(data: Data, settings: Settings, name: str, kind: str, outcome: Outcome, seconds: float) -> Entry:
+def _entry(data: Data, settings: Settings, name: str, kind: str, result: ProtocolResult, seconds: float) -> Entry:
     return {
         "step": data.run.step,
         "dataset": data.train.name,
@@ -80,10 +95,11 @@ def _entry(data: Data, settings: Settings, name: str, kind: str, outcome: Outcom
         "test_size": len(data.test),
         "protocol": name,
         "features": kind,
+        "same_for": list(result.same_for),
         "seed": settings.seed,
-        **summarize(outcome.scores, data.test_labels, class_names=data.train.class_names),
-        "chosen": outcome.chosen,
-        "held_out": outcome.held_out,
+        **summarize(result.scores, data.test_labels, class_names=data.train.class_names),
+        "chosen": result.chosen,
+        "held_out": result.held_out,
         "settings": dataclasses.asdict(settings),
         "seconds": seconds,  # of both kinds of features together
         "version": __version__,
@@ -121,8 +137,16 @@ def read_results(workdir: pathlib.Path) -> list[Entry]:
 
 
 def merge(old: Sequence[Entry], new: Sequence[Entry]) -> list[Entry]:
-    """Old results and new ones, which take the place of those of the same step, data, protocol, features and seed."""
-    return list({_identity(entry): entry for entry in (*old, *new)}.values())
+    """Old results and new ones, which take the place of those of the same step, data, protocol, features and seed.
+
+    A new result that is the same for other features by construction takes the place of theirs as well.
+    """
+    merged: dict[tuple[Any, ...], Entry] = {}
+    for entry in (*old, *new):
+        for kind in entry.get("same_for", ()):
+            merged.pop(_identity(entry | {"features": kind}), None)
+        merged[_identity(entry)] = entry
+    return list(merged.values())
 
 
 def _identity(entry: Entry) -> tuple[Any, ...]:

@@ -9,13 +9,13 @@ import numpy as np
 import optax
 from jax import lax
 from jax.typing import ArrayLike
-from ml_collections import ConfigDict
 
 from metamask_jax.augment import ViewSpec, example_keys, make_augmentation
 from metamask_jax.core.types import PyTree
 from metamask_jax.data.sources import Source
 from metamask_jax.evaluate.features import extract_source, make_extractor
-from metamask_jax.evaluate.minibatch_probe import HeadResult, held_out_rows, momentum
+from metamask_jax.evaluate.minibatch_probe import TrainedProbe, momentum
+from metamask_jax.evaluate.subsets import held_out_rows
 from metamask_jax.evaluate.workdir import Run
 from metamask_jax.training.distributed import AXIS
 from metamask_jax.training.optimizers import SCHEDULES, make_schedule
@@ -55,8 +55,8 @@ def finetune(
     batch_size: int,
     held_out_fraction: float,
     seed: int,
-) -> HeadResult:
-    """Trains encoder and a linear classifier together; the run itself stays as it is.
+) -> TrainedProbe:
+    """Trains the encoder and a linear classifier together; the run itself stays as it is.
 
     The learning rate is chosen by shorter runs, judged on a held-out part of the training images; then the network is
     trained anew on all of them.
@@ -69,18 +69,18 @@ def finetune(
       test: images to score.
       view: random augmentation of the training images.
       num_classes: number of classes.
-      learning_rates: to choose from, each decayed to zero by a cosine; equals go to the first.
+      learning_rates: to choose from, each decayed to zero by a cosine; of equally good ones the first is taken.
       weight_decay: added to the gradient.
       steps: of the final training.
       trial_steps: of each training on which the learning rate is chosen.
-      batch_size: images a step over all devices, which share them; cut down to a multiple of their number.
+      batch_size: images per step over all devices, which share them; cut down to a multiple of their number.
       held_out_fraction: part of the training images to choose the learning rate on.
       seed: of the held-out part, the order and the augmentation.
     """
     devices = jax.local_device_count()
     fit = _Fit(
         start=_start(run, num_classes, weight_decay),
-        step=_make_step(run.config, view, weight_decay=weight_decay, seed=seed),
+        step=_make_step(run, view, weight_decay=weight_decay, seed=seed),
         train=train,
         labels=train_labels,
         batch_size=max(1, batch_size // devices) * devices,
@@ -98,7 +98,7 @@ def finetune(
         found = scores(fit(rows[~held_out], rate, trial_steps), train, rows[held_out])
         accuracies[rate] = float(np.mean(found.argmax(axis=1) == train_labels[rows[held_out]]))
     best = max(accuracies, key=lambda rate: accuracies[rate])
-    return HeadResult(scores(fit(rows, best, steps), test, None), best, accuracies)
+    return TrainedProbe(scores(fit(rows, best, steps), test, None), best, accuracies)
 
 
 class _Fit(NamedTuple):
@@ -149,10 +149,10 @@ def _start(run: Run, num_classes: int, weight_decay: float) -> Tuned:
     return Tuned(params, run.state.batch_stats["encoder"], momentum(weight_decay).init(params))
 
 
-def _make_step(config: ConfigDict, view: ViewSpec, *, weight_decay: float, seed: int) -> Step:
+def _make_step(run: Run, view: ViewSpec, *, weight_decay: float, seed: int) -> Step:
     """Builds the step `(tuned, images, labels, positions, step, learning_rate) -> tuned` on all local devices."""
-    encoder = build_encoder(config, axis_name=AXIS)
-    augment = make_augmentation((view,), image_size=config.data.image_size, views=1)
+    encoder = build_encoder(run.config, axis_name=AXIS, registry=run.registry)
+    augment = make_augmentation((view,), image_size=run.config.data.image_size, views=1)
 
     def step(
         tuned: Tuned, images: jax.Array, labels: jax.Array, positions: jax.Array, step: jax.Array, rate: jax.Array

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from metamask_jax.core.arrays import matmul, unit_norm
+
 METRICS = ("cosine", "euclidean")
 TRAIN_CHUNK, TEST_CHUNK = 8192, 1024  # rows compared at a time on one device: 32 MB of similarities
 
@@ -98,7 +100,9 @@ def knn_scores(
     """
     labels = np.asarray(train_labels)
     if labels.shape != train_h.shape[:1]:
-        raise ValueError(f"train_labels.shape={labels.shape}; expected one label a row of train_h, {train_h.shape[:1]}")
+        raise ValueError(
+            f"train_labels.shape={labels.shape}; expected one label per row of train_h, {train_h.shape[:1]}"
+        )
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ValueError(f"train_labels {labels.min()} to {labels.max()}; expected 0 to {num_classes - 1}")
     if temperature is not None and temperature <= 0:
@@ -175,7 +179,7 @@ def _chunk(h: np.ndarray, start: int, rows: int) -> np.ndarray:
 def _train_factor(metric: str, train: jax.Array, origin: jax.Array, size: jax.Array) -> jax.Array:
     """Training rows [rows, dim + 1], ready to be multiplied; those from `size` on are like nothing."""
     if metric == "cosine":
-        train, own = _normalize(train), jnp.zeros(len(train))
+        train, own = unit_norm(train), jnp.zeros(len(train))
     else:
         train = train - origin
         own = -jnp.sum(train**2, axis=1)
@@ -192,10 +196,9 @@ def _merge(
 
     The similarity is the cosine, or minus the squared distance but for the test row's square, which decides nothing.
     """
-    test = _normalize(test) if metric == "cosine" else 2 * (test - origin)
+    test = unit_norm(test) if metric == "cosine" else 2 * (test - origin)
     test = jnp.pad(test, ((0, 0), (0, 1)), constant_values=1.0)
-    product = jnp.matmul(test, train.T, precision=lax.Precision.HIGHEST)  # accelerators round the factors otherwise
-    similarity, indices = lax.top_k(product, min(best.indices.shape[1], len(train)))
+    similarity, indices = lax.top_k(matmul(test, train.T), min(best.indices.shape[1], len(train)))
     similarity = jnp.concatenate([best.similarity, similarity], axis=1)
     indices = jnp.concatenate([best.indices, offset + indices], axis=1)
     similarity, places = lax.top_k(similarity, best.indices.shape[1])
@@ -204,7 +207,3 @@ def _merge(
 
 def _squared_norms(h: np.ndarray, origin: np.ndarray) -> np.ndarray:
     return np.sum((np.asarray(h, np.float32) - origin) ** 2, axis=1)
-
-
-def _normalize(h: jax.Array) -> jax.Array:
-    return h * lax.rsqrt(jnp.maximum(jnp.sum(h**2, axis=1, keepdims=True), jnp.finfo(h.dtype).tiny))

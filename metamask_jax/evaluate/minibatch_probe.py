@@ -1,13 +1,13 @@
-"""Classifiers, linear or with hidden layers, trained by SGD on the features of a frozen encoder.
+"""Probes trained by SGD on minibatches of frozen features: linear classifiers, or networks with hidden layers.
 
-All candidates, one for each feature scaling, learning rate and part of the training set, are trained side by side in
-one program, so features of augmented images are computed once for all of them.
+All candidates, one for each mask, learning rate and part of the training set, are trained side by side in one program,
+so features of augmented images are computed once for all of them. `probe.py` has the linear probe without minibatches.
 """
 
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,18 @@ import numpy as np
 import optax
 from jax import lax
 
-Head = tuple[tuple[jax.Array, jax.Array], ...]  # weights [in, out] and bias [out] of each layer
+from metamask_jax.core.arrays import matmul
+from metamask_jax.core.types import PyTree
+from metamask_jax.evaluate.subsets import held_out_rows
+
+Layers = tuple[tuple[jax.Array, jax.Array], ...]  # weights [in, out] and bias [out] of each layer
 
 
-class HeadResult(NamedTuple):
-    """What a head found.
+class TrainedProbe(NamedTuple):
+    """What a classifier trained by SGD found.
 
     Attributes:
-      scores: float32 [test, num_classes], log-probabilities up to a constant a row.
+      scores: float32 [test, num_classes], log-probabilities up to one constant per row.
       learning_rate: the one chosen.
       held_out: accuracy of each learning rate on the held-out part of the training set.
     """
@@ -40,7 +44,7 @@ class _Candidates(NamedTuple):
     rate: jax.Array
 
 
-def sgd_heads(
+def minibatch_probes(
     epoch_features: Callable[[int], np.ndarray],
     train_h: np.ndarray,
     train_labels: np.ndarray,
@@ -55,8 +59,8 @@ def sgd_heads(
     batch_size: int,
     held_out_fraction: float,
     seed: int,
-) -> list[HeadResult]:
-    """Trains a head on each masking of the features, its learning rate chosen on held-out training rows.
+) -> list[TrainedProbe]:
+    """Trains one probe on each masking of the features, its learning rate chosen on held-out training rows.
 
     The features lose their mean and are divided by one number, their overall spread: unlike standardising every
     dimension, that leaves the mask's weights in force.
@@ -67,34 +71,28 @@ def sgd_heads(
       train_labels: int [train], each in [0, num_classes).
       test_h: features [test, dim].
       masks: weights [dim] each, by which the features are multiplied.
-      hidden: widths of hidden layers; none for a linear head.
+      hidden: widths of hidden layers; none for a linear probe.
       num_classes: number of classes.
-      learning_rates: to choose from, each decayed to zero by a cosine; equals go to the first.
+      learning_rates: to choose from, each decayed to zero by a cosine; of equally good ones the first is taken.
       weight_decay: added to the gradient.
       epochs: passes over the training rows.
-      batch_size: rows a step.
+      batch_size: rows per step.
       held_out_fraction: part of the training rows to choose the learning rate on.
       seed: of the held-out part, the order and the initial weights.
 
     Returns:
-      One result a mask.
+      One result per mask.
     """
     held_out = held_out_rows(len(train_h), held_out_fraction, seed)
     mean = train_h.mean(axis=0, dtype=np.float64).astype(np.float32)
     gains = [mask / max(np.sqrt(np.mean(((train_h - mean) * mask) ** 2, dtype=np.float64)), 1e-12) for mask in masks]
     # Where a candidate is: of each mask, learning rates trained without the held-out rows, then with them.
     index = np.arange(2 * len(masks) * len(learning_rates)).reshape(len(masks), 2, len(learning_rates))
-    heads = _train(
+    trained = _train(
         epoch_features,
         jnp.asarray(train_labels),
         mean,
-        _Candidates(
-            gain=jnp.repeat(jnp.asarray(np.stack(gains), jnp.float32), 2 * len(learning_rates), axis=0),
-            used=jnp.tile(
-                jnp.repeat(jnp.stack([~held_out, np.ones_like(held_out)]), len(learning_rates), axis=0), (len(masks), 1)
-            ),
-            rate=jnp.tile(jnp.array(learning_rates, jnp.float32), 2 * len(masks)),
-        ),
+        _candidates(gains, held_out, learning_rates),
         _init(jax.random.key(seed), (train_h.shape[1], *hidden, num_classes)),
         weight_decay=weight_decay,
         epochs=epochs,
@@ -103,8 +101,8 @@ def sgd_heads(
     )
 
     def scores(h: np.ndarray, mask: int, part: int, rate: int) -> np.ndarray:
-        head = jax.tree.map(lambda leaf: leaf[index[mask, part, rate]], heads)
-        return np.asarray(_scores(head, (h - mean) * gains[mask].astype(np.float32)))
+        layers = jax.tree.map(lambda leaf: leaf[index[mask, part, rate]], trained)
+        return np.asarray(_scores(layers, (h - mean) * gains[mask].astype(np.float32)))
 
     results = []
     for mask in range(len(masks)):
@@ -114,20 +112,8 @@ def sgd_heads(
         ]
         best = int(np.argmax(accuracies))
         table = dict(zip(learning_rates, accuracies, strict=True))
-        results.append(HeadResult(scores(test_h, mask, 1, best), learning_rates[best], table))
+        results.append(TrainedProbe(scores(test_h, mask, 1, best), learning_rates[best], table))
     return results
-
-
-def held_out_rows(size: int, fraction: float, seed: int) -> np.ndarray:
-    """Marks a random part of the rows, bool [size]: at least one of them, and not all."""
-    count = round(fraction * size)
-    if not 0 < count < size:
-        raise ValueError(
-            f"held_out_fraction={fraction} of {size} rows; expected at least one row held out and one left"
-        )
-    held_out = np.zeros(size, bool)
-    held_out[np.random.default_rng(seed).permutation(size)[:count]] = True
-    return held_out
 
 
 def momentum(weight_decay: float) -> optax.GradientTransformation:
@@ -135,7 +121,17 @@ def momentum(weight_decay: float) -> optax.GradientTransformation:
     return optax.chain(optax.add_decayed_weights(weight_decay), optax.trace(0.9))
 
 
-def _init(key: jax.Array, widths: Sequence[int]) -> Head:
+def _candidates(gains: Sequence[np.ndarray], held_out: np.ndarray, learning_rates: Sequence[float]) -> _Candidates:
+    """Every gain with every part of the rows with every learning rate, the last of which changes fastest."""
+    parts, rates = np.stack([~held_out, np.ones_like(held_out)]), np.asarray(learning_rates, np.float32)
+    return _Candidates(
+        gain=jnp.repeat(jnp.asarray(np.stack(gains), jnp.float32), len(parts) * len(rates), axis=0),
+        used=jnp.tile(jnp.repeat(parts, len(rates), axis=0), (len(gains), 1)),
+        rate=jnp.tile(rates, len(parts) * len(gains)),
+    )
+
+
+def _init(key: jax.Array, widths: Sequence[int]) -> Layers:
     """He's initialisation of hidden layers, zeros for the last: all classes start out equally likely."""
     layers = []
     for i, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
@@ -146,9 +142,9 @@ def _init(key: jax.Array, widths: Sequence[int]) -> Head:
 
 
 @jax.jit
-def _scores(head: Head, h: jax.Array) -> jax.Array:
-    for i, (weights, bias) in enumerate(head):
-        h = jnp.matmul(jax.nn.relu(h) if i else h, weights, precision=lax.Precision.HIGHEST) + bias
+def _scores(layers: Layers, h: jax.Array) -> jax.Array:
+    for i, (weights, bias) in enumerate(layers):
+        h = matmul(jax.nn.relu(h) if i else h, weights) + bias
     return h
 
 
@@ -157,53 +153,56 @@ def _train(
     labels: jax.Array,
     mean: np.ndarray,
     candidates: _Candidates,
-    head: Head,
+    layers: Layers,
     *,
     weight_decay: float,
     epochs: int,
     batch_size: int,
     seed: int,
-) -> Head:
-    """Trains all candidates, which start from the same head; returns heads with a leading axis [count]."""
+) -> Layers:
+    """Trains all candidates, which start from the same layers; returns layers with a leading axis [count]."""
     optimizer = momentum(weight_decay)
     steps = len(labels) // batch_size
+    schedule = optax.cosine_decay_schedule(1.0, epochs * steps)
     random = np.random.default_rng(seed)
-    heads = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], len(candidates.rate), axis=0), head)
-    states = jax.vmap(optimizer.init)(heads)
+    all_layers = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], len(candidates.rate), axis=0), layers)
+    states = jax.vmap(optimizer.init)(all_layers)
     epoch_of_all = jax.jit(jax.vmap(partial(_epoch, optimizer), in_axes=(0, 0, 0, None, None, None, None)))
     for epoch in range(epochs):
         batches = random.permutation(len(labels))[: steps * batch_size].reshape(steps, batch_size)
-        progress = (epoch * steps + np.arange(steps)) / (epochs * steps)
-        decay = (0.5 * (1 + np.cos(np.pi * progress))).astype(np.float32)
+        decay = schedule(epoch * steps + jnp.arange(steps))
         h = jnp.asarray(epoch_features(epoch)) - mean
-        heads, states = epoch_of_all(heads, states, candidates, h, labels, batches, decay)
-    return heads
+        all_layers, states = epoch_of_all(all_layers, states, candidates, h, labels, batches, decay)
+    return all_layers
 
 
 def _epoch(
     optimizer: optax.GradientTransformation,
-    head: Head,
-    state: Any,
+    layers: Layers,
+    state: PyTree,
     candidate: _Candidates,
     h: jax.Array,
     labels: jax.Array,
     batches: jax.Array,
     decay: jax.Array,
-) -> tuple[Head, Any]:
+) -> tuple[Layers, PyTree]:
     """One candidate's steps over batches int [steps, batch_size]; rows it may not use have weight zero."""
 
-    def step(carry: tuple[Head, Any], rows_and_decay: tuple[jax.Array, jax.Array]) -> tuple[tuple[Head, Any], None]:
-        (head, state), (rows, decay) = carry, rows_and_decay
+    def step(
+        carry: tuple[Layers, PyTree], rows_and_decay: tuple[jax.Array, jax.Array]
+    ) -> tuple[tuple[Layers, PyTree], None]:
+        (layers, state), (rows, decay) = carry, rows_and_decay
         weights = candidate.used[rows].astype(jnp.float32)
 
-        def loss(head: Head) -> jax.Array:
+        def loss(layers: Layers) -> jax.Array:
             losses = optax.softmax_cross_entropy_with_integer_labels(
-                _scores(head, h[rows] * candidate.gain), labels[rows]
+                _scores(layers, h[rows] * candidate.gain), labels[rows]
             )
             return jnp.sum(weights * losses) / jnp.sum(weights).clip(1.0)
 
-        updates, state = optimizer.update(jax.grad(loss)(head), state, head)
-        return (jax.tree.map(lambda leaf, update: leaf - candidate.rate * decay * update, head, updates), state), None
+        updates, state = optimizer.update(jax.grad(loss)(layers), state, layers)
+        layers = jax.tree.map(lambda leaf, update: leaf - candidate.rate * decay * update, layers, updates)
+        return (layers, state), None
 
-    (head, state), _ = lax.scan(step, (head, state), (batches, decay))
-    return head, state
+    (layers, state), _ = lax.scan(step, (layers, state), (batches, decay))
+    return layers, state

@@ -1,4 +1,4 @@
-"""Linear probe: multinomial logistic regression on frozen features."""
+"""The linear probe: multinomial logistic regression on frozen features, fitted to all rows at once by LBFGS."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,8 @@ import numpy as np
 import optax
 from jax import lax
 
-from metamask_jax.evaluate.minibatch_probe import held_out_rows
+from metamask_jax.core.arrays import matmul
+from metamask_jax.evaluate.subsets import held_out_rows
 
 L2_GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 
@@ -31,7 +32,7 @@ class ProbeResult(NamedTuple):
 
     Attributes:
       accuracy: fraction in [0, 1] of the test rows whose class is found.
-      scores: float32 [test, num_classes], log-probabilities up to a constant a row.
+      scores: float32 [test, num_classes], log-probabilities up to one constant per row.
       l2: the regularisation strength chosen.
       held_out: accuracy of each strength on the held-out part of the training set.
     """
@@ -67,7 +68,8 @@ def linear_probe(
       test_labels: int [test].
       num_classes: number of classes.
       seed: of the held-out part.
-      l2_grid: strengths to choose from, of l2/2 * |weights|^2 beside the mean cross-entropy; equals go to the first.
+      l2_grid: strengths to choose from, of l2/2 * |weights|^2 beside the mean cross-entropy; of equally good ones the
+        first is taken.
       held_out_fraction: part of the training set to choose the strength on.
       max_iterations: of LBFGS, for each fit.
 
@@ -101,7 +103,7 @@ def _check(h: np.ndarray, labels: np.ndarray, *, num_classes: int) -> None:
 
 @jax.jit
 def _scores(probe: Linear, h: jax.Array) -> jax.Array:
-    return jnp.matmul(h, probe.weights, precision=lax.Precision.HIGHEST) + probe.bias
+    return matmul(h, probe.weights) + probe.bias
 
 
 @jax.jit

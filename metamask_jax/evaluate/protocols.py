@@ -12,8 +12,9 @@ from metamask_jax.data.sources import Source
 from metamask_jax.evaluate.features import eval_view, extract_source, make_extractor
 from metamask_jax.evaluate.finetune import finetune
 from metamask_jax.evaluate.knn import knn_scores
-from metamask_jax.evaluate.minibatch_probe import HeadResult, sgd_heads
+from metamask_jax.evaluate.minibatch_probe import TrainedProbe, minibatch_probes
 from metamask_jax.evaluate.probe import linear_probe
+from metamask_jax.evaluate.subsets import stratified_subset
 from metamask_jax.evaluate.workdir import Run
 
 
@@ -25,7 +26,7 @@ class Settings:
       seed: of held-out parts, subsets, orders and augmentation.
       held_out_fraction: part of the training images on which to choose.
       weight_decay: of everything trained by SGD.
-      batch_size: of the heads.
+      batch_size: of the probes trained by SGD.
       sgd_epochs: of `linear_sgd`.
       sgd_learning_rates: of `linear_sgd` and `linear_augmented`.
       augmented_epochs: of `linear_augmented`.
@@ -59,7 +60,7 @@ class Settings:
 
 
 class Data(NamedTuple):
-    """What is evaluated on what.
+    """The features that are evaluated, and the images and labels they are of.
 
     Attributes:
       run: the pretrained run.
@@ -82,21 +83,32 @@ class Data(NamedTuple):
     masks: dict[str, np.ndarray]
 
 
-class Outcome(NamedTuple):
-    """Scores [test, num_classes] on the test images, and how hyper-parameters were chosen."""
+class ProtocolResult(NamedTuple):
+    """What a protocol found of one kind of features.
+
+    Attributes:
+      scores: [test, num_classes] on the test images.
+      chosen: the hyper-parameters that were chosen, by name.
+      held_out: accuracy of each candidate on the held-out part of the training images.
+      same_for: other kinds of features for which the result is the same by construction.
+    """
 
     scores: np.ndarray
     chosen: dict[str, float]
     held_out: dict[str, float]
+    same_for: tuple[str, ...] = ()
 
 
-Protocol = Callable[[Data, Settings], dict[str, Outcome]]
+Results = dict[str, ProtocolResult]  # by the kind of features
+Protocol = Callable[[Data, Settings], Results]
 
 
-def _knn(data: Data, settings: Settings, *, k: int, temperature: float | None, metric: str) -> dict[str, Outcome]:
-    """Vote of the nearest neighbours; nothing is chosen."""
+def _knn(
+    data: Data, settings: Settings, *, k: int, temperature: float | None, metric: str
+) -> Results:
+    """Vote of the nearest neighbours; there is nothing to choose."""
     del settings
-    outcomes = {}
+    results = {}
     for name, mask in data.masks.items():
         votes = knn_scores(
             data.train_h * mask,
@@ -108,15 +120,21 @@ def _knn(data: Data, settings: Settings, *, k: int, temperature: float | None, m
             metric=metric,
         )
         with np.errstate(divide="ignore"):  # a class without a vote is not a candidate at all
-            outcomes[name] = Outcome(np.log(votes), {}, {})
-    return outcomes
+            results[name] = ProtocolResult(np.log(votes), {}, {})
+    return results
 
 
-def _linear(data: Data, settings: Settings, *, fraction: float) -> dict[str, Outcome]:
-    """Logistic regression by LBFGS on standardised features."""
+def _linear(data: Data, settings: Settings, *, fraction: float) -> Results:
+    """Logistic regression by LBFGS on standardised features.
+
+    Standardising takes a positive factor of a dimension away again, so with a mask of positive weights the result for
+    `h` is also that for `h*m`: it is given once. If it were fitted twice, rounding could choose different strengths.
+    """
     rows = stratified_subset(data.train_labels, fraction=fraction, seed=settings.seed)
-    outcomes = {}
-    for name, mask in data.masks.items():
+    same = tuple(name for name, mask in data.masks.items() if name != "h" and np.all(mask > 0))
+    results = {}
+    for name in (name for name in data.masks if name not in same):
+        mask = data.masks[name]
         found = linear_probe(
             data.train_h[rows] * mask,
             data.train_labels[rows],
@@ -126,11 +144,11 @@ def _linear(data: Data, settings: Settings, *, fraction: float) -> dict[str, Out
             seed=settings.seed,
             held_out_fraction=settings.held_out_fraction,
         )
-        outcomes[name] = _outcome("l2", found.l2, found.scores, found.held_out)
-    return outcomes
+        results[name] = _result("l2", found.l2, found.scores, found.held_out)
+    return results | {"h": results["h"]._replace(same_for=same)}
 
 
-def _heads(
+def _minibatch(
     data: Data,
     settings: Settings,
     *,
@@ -138,8 +156,8 @@ def _heads(
     hidden: tuple[int, ...],
     epochs: int,
     learning_rates: tuple[float, ...],
-) -> dict[str, Outcome]:
-    results = sgd_heads(
+) -> Results:
+    results = minibatch_probes(
         epoch_features,
         data.train_h,
         data.train_labels,
@@ -154,12 +172,12 @@ def _heads(
         held_out_fraction=settings.held_out_fraction,
         seed=settings.seed,
     )
-    return {name: _of_head(result) for name, result in zip(data.masks, results, strict=True)}
+    return {name: _of_probe(result) for name, result in zip(data.masks, results, strict=True)}
 
 
-def _linear_sgd(data: Data, settings: Settings) -> dict[str, Outcome]:
+def _linear_sgd(data: Data, settings: Settings) -> Results:
     """A linear classifier trained by SGD on features that stay the same."""
-    return _heads(
+    return _minibatch(
         data,
         settings,
         epoch_features=lambda epoch: data.train_h,
@@ -169,9 +187,9 @@ def _linear_sgd(data: Data, settings: Settings) -> dict[str, Outcome]:
     )
 
 
-def _mlp(data: Data, settings: Settings) -> dict[str, Outcome]:
+def _mlp(data: Data, settings: Settings) -> Results:
     """A classifier with a hidden layer, as in the paper's conv/fc table."""
-    return _heads(
+    return _minibatch(
         data,
         settings,
         epoch_features=lambda epoch: data.train_h,
@@ -181,7 +199,7 @@ def _mlp(data: Data, settings: Settings) -> dict[str, Outcome]:
     )
 
 
-def _linear_augmented(data: Data, settings: Settings) -> dict[str, Outcome]:
+def _linear_augmented(data: Data, settings: Settings) -> Results:
     """A linear classifier trained by SGD on features of new random crops and flips each epoch, as for ImageNet."""
     extract = make_extractor(
         data.run.config,
@@ -194,7 +212,7 @@ def _linear_augmented(data: Data, settings: Settings) -> dict[str, Outcome]:
     def epoch_features(epoch: int) -> np.ndarray:
         return extract_source(extract, state.params, state.batch_stats, data.train, draw=epoch)[0]
 
-    return _heads(
+    return _minibatch(
         data,
         settings,
         epoch_features=epoch_features,
@@ -204,7 +222,7 @@ def _linear_augmented(data: Data, settings: Settings) -> dict[str, Outcome]:
     )
 
 
-def _finetune(data: Data, settings: Settings, *, fraction: float) -> dict[str, Outcome]:
+def _finetune(data: Data, settings: Settings, *, fraction: float) -> Results:
     """The whole network trained; of h alone, because the classifier on it can take up any mask by itself."""
     rows = stratified_subset(data.train_labels, fraction=fraction, seed=settings.seed)
     steps = max(settings.finetune_min_steps, settings.finetune_epochs * len(rows) // settings.finetune_batch_size)
@@ -224,7 +242,7 @@ def _finetune(data: Data, settings: Settings, *, fraction: float) -> dict[str, O
         held_out_fraction=settings.held_out_fraction,
         seed=settings.seed,
     )
-    return {"h": _of_head(result)}
+    return {"h": _of_probe(result)}
 
 
 PROTOCOLS: dict[str, Protocol] = {
@@ -251,25 +269,10 @@ def random_view(run: Run, *, smallest: float) -> ViewSpec:
     return dataclasses.replace(eval_view(run.config, run.registry), crop=crop, flip_p=0.5)
 
 
-def stratified_subset(labels: np.ndarray, *, fraction: float, seed: int) -> np.ndarray:
-    """Rows, in order, of a random part of every class: the fraction rounded, and at least one.
-
-    Example:
-      >>> labels = np.array([0] * 20 + [1] * 10 + [2])
-      >>> labels[stratified_subset(labels, fraction=0.2, seed=0)].tolist()
-      [0, 0, 0, 0, 1, 1, 2]
-    """
-    random = np.random.default_rng(seed)
-    parts = []
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        parts.append(random.permutation(rows)[: max(1, round(fraction * len(rows)))])
-    return np.sort(np.concatenate(parts))
+def _of_probe(result: TrainedProbe) -> ProtocolResult:
+    return _result("learning_rate", result.learning_rate, result.scores, result.held_out)
 
 
-def _of_head(result: HeadResult) -> Outcome:
-    return _outcome("learning_rate", result.learning_rate, result.scores, result.held_out)
-
-
-def _outcome(name: str, chosen: float, scores: np.ndarray, held_out: dict[Any, float]) -> Outcome:
-    return Outcome(scores, {name: chosen}, {f"{name}={value:g}": accuracy for value, accuracy in held_out.items()})
+def _result(name: str, chosen: float, scores: np.ndarray, held_out: dict[Any, float]) -> ProtocolResult:
+    accuracies = {f"{name}={value:g}": accuracy for value, accuracy in held_out.items()}
+    return ProtocolResult(scores, {name: chosen}, accuracies)

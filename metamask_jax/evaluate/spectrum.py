@@ -5,6 +5,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import entr
 
+from metamask_jax.core.arrays import matmul, unit_norm
+
 _CHUNK = 1024  # rows compared with all others at a time
 
 
@@ -39,7 +41,7 @@ def alignment(h: jax.Array, other: jax.Array) -> jax.Array:
 
     Wang and Isola 2020 with exponent 2; zero if the views agree, 2 on average if they have nothing in common.
     """
-    return jnp.mean(jnp.sum((_normalize(h) - _normalize(other)) ** 2, axis=1))
+    return jnp.mean(jnp.sum((unit_norm(h) - unit_norm(other)) ** 2, axis=1))
 
 
 @jax.jit
@@ -49,7 +51,7 @@ def uniformity(h: jax.Array, t: float) -> jax.Array:
     Wang and Isola 2020, who take t=2: zero if all fall on one point, less the better they spread over the unit sphere.
     Pairs are compared in chunks, so memory grows with `size` only.
     """
-    h = _normalize(h)
+    h = unit_norm(h)
     size, chunk = len(h), min(_CHUNK, len(h))
     padded = jnp.pad(h, ((0, -size % chunk), (0, 0))).reshape(-1, chunk, h.shape[1])
 
@@ -57,7 +59,7 @@ def uniformity(h: jax.Array, t: float) -> jax.Array:
         start, rows = start_and_rows
         index = start + jnp.arange(chunk)
         pair = (index[:, None] < size) & (index[:, None] != jnp.arange(size))
-        cosine = jnp.matmul(rows, h.T, precision=lax.Precision.HIGHEST)
+        cosine = matmul(rows, h.T)
         return jnp.sum(jnp.where(pair, jnp.exp(-2 * t * (1 - cosine)), 0.0))
 
     sums = lax.map(potential, (chunk * jnp.arange(len(padded)), padded))
@@ -72,8 +74,4 @@ def cross_correlation(h: jax.Array) -> jax.Array:
     norms = jnp.linalg.norm(centered, axis=0)
     constant = norms <= jnp.finfo(h.dtype).eps * jnp.linalg.norm(h, axis=0)
     scaled = centered / jnp.where(constant, jnp.inf, norms)
-    return jnp.matmul(scaled.T, scaled, precision=lax.Precision.HIGHEST)
-
-
-def _normalize(h: jax.Array) -> jax.Array:
-    return h * lax.rsqrt(jnp.maximum(jnp.sum(h**2, axis=1, keepdims=True), jnp.finfo(h.dtype).tiny))
+    return matmul(scaled.T, scaled)

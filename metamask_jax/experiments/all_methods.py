@@ -1,4 +1,4 @@
-"""M, beyond the paper: every base method learns, alone and with MetaMask, where confounders are known."""
+"""M, beyond the paper: what every base method learns, alone and with MetaMask, where the confounders are known."""
 
 from metamask_jax.experiments import methods_grid
 from metamask_jax.experiments.base import Cell, Experiment, Report, Results, Table

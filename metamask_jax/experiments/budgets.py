@@ -1,7 +1,7 @@
 """B, beyond the paper: SimCLR, Barlow Twins, both and MetaMask, each at its own best of the same settings."""
 
-from metamask_jax.experiments.ablations import COMPARED, ablation_cells
 from metamask_jax.experiments.base import Cell, Experiment, Label, Report, Results, Table
+from metamask_jax.experiments.compared_runs import COMPARED, compared_cells
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.experiments.statistics import difference_text, mean_text, paired_difference
 
@@ -21,7 +21,7 @@ def _cells(scale: Scale) -> list[Cell]:
                 overrides["method__temperature"] = str(temperature)
             elif temperature != _SETTINGS[0][1]:  # it has none
                 continue
-            cells += ablation_cells(scale, (name,), ("knn", "validation"), {"setting": setting}, **overrides)
+            cells += compared_cells(scale, (name,), ("knn", "validation"), {"setting": setting}, **overrides)
     return cells
 
 

@@ -1,8 +1,8 @@
 """C1, C2, C3, beyond the paper: does the mask find the confounders where they are known (confounded_shapes)?"""
 
 from metamask_jax.core.meta import TRAINING_ESTIMATORS
-from metamask_jax.experiments.ablations import COMPARED, ablation_cells
 from metamask_jax.experiments.base import Cell, Experiment, Label, Report, Results, Table
+from metamask_jax.experiments.compared_runs import COMPARED, compared_cells
 from metamask_jax.experiments.output import lines
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.experiments.statistics import difference_text, mean_text, paired_difference
@@ -83,7 +83,7 @@ def _strength_cells(scale: Scale) -> list[Cell]:
     return [
         cell
         for strength in ((0.0, 0.5, 1.0) if scale.name != "smoke" else (1.0,))
-        for cell in ablation_cells(
+        for cell in compared_cells(
             scale,
             COMPARED,
             ("knn",),

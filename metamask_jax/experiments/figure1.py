@@ -1,9 +1,9 @@
-"""F1a and F1b, Figure 1: what dimensions hold, and Barlow Twins against the width of its projection."""
+"""F1a and F1b, Figure 1: what dimensions tell about classes, and Barlow Twins against the width of its projection."""
 
 import numpy as np
 
-from metamask_jax.experiments.ablations import ablation_cells
 from metamask_jax.experiments.base import Cell, Experiment, Report, Results, Table
+from metamask_jax.experiments.compared_runs import compared_cells
 from metamask_jax.experiments.output import lines
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.experiments.statistics import mean_text
@@ -12,7 +12,7 @@ from metamask_jax.reporting import plots
 
 def _map_cells(scale: Scale) -> list[Cell]:
     names = ("SimCLR", "SimCLR + Barlow Twins", "MetaMask")
-    return ablation_cells(scale, names, ("classes", "similarity", "correlation"))
+    return compared_cells(scale, names, ("classes", "similarity", "correlation"))
 
 
 def _map_report(results: Results) -> Report:

@@ -15,19 +15,19 @@ from metamask_jax.evaluate.evaluation import load_data
 from metamask_jax.evaluate.features import extract_source, make_extractor
 from metamask_jax.evaluate.knn import knn_accuracy
 from metamask_jax.evaluate.metrics import top_k_accuracy
-from metamask_jax.evaluate.minibatch_probe import held_out_rows
 from metamask_jax.evaluate.protocols import PROTOCOLS, Settings
+from metamask_jax.evaluate.subsets import held_out_rows
 from metamask_jax.evaluate.workdir import load_run
 from metamask_jax.training.state import init_state
 
-_TRIALS = 10  # random masks a rate, the paper's number
+_TRIALS = 10  # random masks per rate, the paper's number
 
 Measure = Callable[[Subject], dict[str, Any]]
 
 
 def measure(name: str, workdir: Any) -> dict[str, Any]:
     """Measures the last checkpoint of a run, on the images its `eval.size` leaves."""
-    run = load_run(workdir, step="last")
+    run = load_run(workdir)
     size = run.config.eval.size
     subject = Subject(run, size=np.iinfo(np.int32).max if size is None else size, classifier="knn", trials=_TRIALS)
     plain: dict[str, Any] = to_plain(MEASURES[name](subject))
@@ -37,22 +37,23 @@ def measure(name: str, workdir: Any) -> dict[str, Any]:
 def _protocol(name: str, subject: Subject) -> dict[str, Any]:
     """Accuracies of a protocol: of unmasked features, as the paper tests, and of masked ones, as its program does."""
     data = load_data(subject.run, subject.open("train"), subject.open("test"))
-    outcomes = PROTOCOLS[name](data, Settings(seed=subject.run.config.train.seed))
+    results = PROTOCOLS[name](data, Settings(seed=subject.run.config.train.seed))
+    results |= {other: result for result in list(results.values()) for other in result.same_for}
     return {
-        quantity: top_k_accuracy(outcomes[features].scores, data.test_labels, k=k)
+        quantity: top_k_accuracy(results[features].scores, data.test_labels, k=k)
         for quantity, features, k in (("accuracy", "h", 1), ("masked", "h*m", 1), ("top5", "h", 5))
     }
 
 
 def _validation(subject: Subject) -> dict[str, Any]:
-    """KNN of a fifth of the training images among the others: what settings may be chosen by."""
+    """Accuracy by kNN of a fifth of the training images among the others: what settings may be chosen by."""
     h, labels = subject.train
     held_out = held_out_rows(len(h), 0.2, subject.run.config.train.seed)
     return {"accuracy": _knn(subject, (h[~held_out], labels[~held_out]), (h[held_out], labels[held_out]))}
 
 
 def _untrained(subject: Subject) -> dict[str, Any]:
-    """KNN of the encoder as the run started."""
+    """Accuracy by kNN of the encoder as the run started."""
     state = init_state(subject.run.config, registry=subject.run.registry)
     extract = partial(
         extract_source,
@@ -73,14 +74,14 @@ def _mask(subject: Subject) -> dict[str, Any]:
 
 
 def _meta_norms(subject: Subject) -> dict[str, Any]:
-    """Median over the run of the second-order part of the meta-gradient beside the direct part."""
+    """Median over the run of the norm of the meta-gradient's second-order part over that of its direct part."""
     lines = [line for line in read_json_lines(subject.run.workdir / "metrics.jsonl") if line.get("meta_direct_norm")]
     ratios = [line["meta_second_order_norm"] / line["meta_direct_norm"] for line in lines]
     return {"ratio": np.median(ratios) if ratios else float("nan")}
 
 
 def _cost(subject: Subject) -> dict[str, Any]:
-    """Trained numbers, and seconds an epoch on this machine, without the first logged steps, which compile."""
+    """Number of parameters, and seconds per epoch on this machine, without the first logged steps, which compile."""
     config, state = subject.run.config, subject.run.state
     lines = read_json_lines(subject.run.workdir / "metrics.jsonl")
     rates = [line["images_per_second"] for line in lines]

@@ -19,7 +19,7 @@ def cells(
     encoders: Sequence[str],
     measures: tuple[str, ...],
 ) -> list[Cell]:
-    """The whole grid; two methods stand for all in a smoke test."""
+    """The whole grid; in a smoke test two methods stand for all."""
     return [
         Cell(
             {"method": method, "variant": variant, "dataset": dataset, "encoder": encoder},
@@ -34,7 +34,7 @@ def cells(
 
 
 def report(results: Results, *, quantity: str, what: str, paper: Mapping[tuple[str, str, str], Pair]) -> Report:
-    """One table a dataset and encoder: both variants, their difference with its interval, and the paper's."""
+    """One table per dataset and encoder: both variants, their difference with its interval, and the paper's numbers."""
     tables = []
     for dataset in results.levels("dataset"):
         for encoder in results.levels("encoder"):

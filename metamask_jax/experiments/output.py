@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from metamask_jax.core.storage import write_atomically
 from metamask_jax.experiments.base import Label, Report, Results, Table
 from metamask_jax.experiments.statistics import difference_text, mean_text, paired_difference
 from metamask_jax.reporting import plots
+from metamask_jax.reporting.tables import markdown_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,17 +21,28 @@ COLORS = (plots.BLUE, plots.ORANGE, plots.TEAL, plots.VIOLET, plots.SLATE)
 
 
 def write(report: Report, folder: pathlib.Path, *, title: str, stated: str, command: str) -> str:
-    """Writes README.md, one CSV a table and one PNG a figure; returns the Markdown."""
+    """Writes README.md, one CSV file per table and one PNG file per figure.
+
+    Args:
+      report: what to write.
+      folder: where; it is made if need be.
+      title: of the page.
+      stated: the scale, in words.
+      command: what regenerates the page.
+
+    Returns:
+      The text of README.md.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     parts = [f"## {title}", f"Scale: {stated}. Command: `{command}`"]
     for number, table in enumerate(report.tables):
         parts += [table.caption, markdown(table)]
-        (folder / f"table{number or ''}.csv").write_text(comma_separated(table))
+        write_atomically(folder / f"table{number or ''}.csv", comma_separated(table))
     for name, figure in report.figures.items():
-        (folder / f"{name}.png").write_bytes(plots.to_png(figure))
+        write_atomically(folder / f"{name}.png", plots.to_png(figure))
         parts.append(f"![{name}]({name}.png)")
     text = "\n\n".join(parts) + "\n"
-    (folder / "README.md").write_text(text)
+    write_atomically(folder / "README.md", text)
     return text
 
 
@@ -42,10 +55,9 @@ def markdown(table: Table) -> str:
       |---|----|
       | 1 | 22 |
     """
-    widths = [max(len(cell) for cell in column) for column in zip(table.header, *table.rows, strict=True)]
-    lines = [
-        " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in (table.header, *table.rows)
-    ]
+    rows = [[markdown_cell(cell) for cell in row] for row in (table.header, *table.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [" | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     rule = "|".join("-" * (w + 2) for w in widths)
     return "\n".join([f"| {lines[0]} |", f"|{rule}|", *(f"| {line} |" for line in lines[1:])])
 
@@ -67,7 +79,7 @@ def comparison(
     quantity: str,
     paper: Mapping[str, float],
 ) -> Table:
-    """One row a level of a label: mean, difference to the base's with its interval, and the paper's number."""
+    """One row per level of a label: mean, difference to the base's with its interval, and the paper's number."""
     reference = results.where(**{by: base}).of(quantity) if base is not None else {}
     rows = []
     for level in results.levels(by):
@@ -96,7 +108,7 @@ def lines(
     names: Mapping[Label, str],
     log: bool,
 ) -> "Figure":
-    """Means over a numeric label with bars of one standard deviation, one line a level of another label."""
+    """Means over a numeric label with bars of one standard deviation, one line per level of another label."""
     figure, axis = plots.new_figure(plots.WIDTH)
     for level, color in zip(results.levels(by), COLORS, strict=False):
         part = results.where(**{by: level})
@@ -133,7 +145,7 @@ def bars(
     ylabel: str,
     paper: Mapping[str, float],
 ) -> "Figure":
-    """One bar a level, with one standard deviation, the single seeds as dots and the paper's number as a line."""
+    """One bar per level, with one standard deviation, the single seeds as dots and the paper's number as a line."""
     figure, axis = plots.new_figure(plots.WIDTH)
     levels: Sequence[Label] = results.levels(by)
     for place, level in enumerate(levels):

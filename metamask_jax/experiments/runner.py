@@ -21,7 +21,7 @@ from metamask_jax.experiments.scales import Scale
 from metamask_jax.training.registry import validate
 
 _log = logging.getLogger("metamask_jax.experiments")
-_NOT_THE_RUN = ("data.dir", "data.prefetch", "log.", "checkpoint.")  # of no influence on what comes out
+_NOT_THE_RUN = ("data.dir", "data.prefetch", "train.kernels", "log.", "checkpoint.")  # do not change the result
 
 
 class Job(NamedTuple):
@@ -41,7 +41,7 @@ class Job(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Of the training, in steps, or in epochs where the configuration gives those."""
+        """Length of the training: in steps, or in epochs where the configuration gives those."""
         train = self.config.train
         return int(train.epochs if train.steps is None else train.steps)
 
@@ -57,8 +57,9 @@ class Job(NamedTuple):
 def plan(experiment: Experiment, scale: Scale, *, seeds: Sequence[int], out: pathlib.Path, data_dir: str) -> list[Job]:
     """All jobs of an experiment, seed by seed, so that every stop leaves whole tables of fewer seeds."""
     jobs = []
+    cells = experiment.cells(scale)
     for seed in seeds:
-        for cell in experiment.cells(scale):
+        for cell in cells:
             config = cell.config.copy_and_resolve_references()
             config.train.seed = seed
             config.data.dir = data_dir
@@ -118,7 +119,7 @@ def run_all(jobs: list[Job], *, commands: list[list[str]], workers: int) -> list
 
 
 def _in_this_process(pair: tuple[Job, list[str]]) -> str | None:
-    """Runs a job; returns what went wrong, for the rest of the grid should not suffer."""
+    """Runs a job; returns what went wrong, so that the rest of the grid goes on."""
     import jax
 
     from metamask_jax.errors import Interrupted
@@ -153,7 +154,7 @@ class _Inline:
 
 
 def pace(jobs: Iterable[Job]) -> dict[bool, float]:
-    """Seconds for a unit of length of the finished runs, compilation and all, without and with mask learning."""
+    """Seconds per unit of length of the finished runs, compilation included, without and with mask learning."""
     found: dict[bool, list[float]] = {}
     for job in jobs:
         path = job.workdir / "result.json"

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from metamask_jax.config import VARIANTS, apply_overrides
-from metamask_jax.config import recipes as presets
+from metamask_jax.config import VARIANTS, apply_overrides, recipes
 from metamask_jax.errors import ConfigError
 
 
@@ -48,18 +47,18 @@ class Scale(NamedTuple):
 def _full(method: str, dataset: str, encoder: str) -> ConfigDict:
     """The settings of configs/table1.py, configs/table2.py and configs/imagenet_resnet50.py."""
     if encoder == "resnet50":
-        config = presets.imagenet(method)
+        config = recipes.imagenet(method)
     elif encoder == "resnet18":
-        config = presets.table2(method, dataset)
+        config = recipes.table2(method, dataset)
     else:
-        config = presets.table1(method, dataset, encoder)
+        config = recipes.table1(method, dataset, encoder)
     config.eval.every_epochs = 0  # the measures come after the run
     return config
 
 
 def _cpu(method: str, dataset: str, encoder: str) -> ConfigDict:
     """The settings of configs/cifar10_small.py on fewer steps."""
-    config = presets.short_run(method, dataset)
+    config = recipes.short_run(method, dataset)
     config.train.update(batch_size=64, steps=160)
     config.data.size = 5000
     if method == "cmc":  # whose memories are of use once it has met each image many times
@@ -92,7 +91,7 @@ SCALES: Mapping[str, Scale] = {
         stated="the paper's setting",
         seeds=5,
         base=_full,
-        datasets=(*presets.DATASETS, "imagenet2012"),
+        datasets=(*recipes.DATASETS, "imagenet2012"),
         encoder="resnet18",
         widths=(512, 1024, 2048, 4096, 8192, 16384),
     ),

@@ -1,13 +1,13 @@
-"""TH, Section 4: the conditional variance and the bounds of Theorem 1, measured."""
+"""TH, Section 4 and its appendix: the conditional variance and the bounds of Theorem 1, measured on trained runs."""
 
-from metamask_jax.experiments.ablations import ablation_cells
 from metamask_jax.experiments.base import Cell, Experiment, Report, Results, Table
+from metamask_jax.experiments.compared_runs import compared_cells
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.experiments.statistics import difference_text, mean_text, paired_difference
 
 
 def _cells(scale: Scale) -> list[Cell]:
-    return ablation_cells(scale, ("SimCLR", "SimCLR + Barlow Twins", "MetaMask"), ("variance", "bounds"))
+    return compared_cells(scale, ("SimCLR", "SimCLR + Barlow Twins", "MetaMask"), ("variance", "bounds"))
 
 
 def _report(results: Results) -> Report:

@@ -1,6 +1,6 @@
 """Taking the encoder out: to a file that other programs read, or to a function in this one.
 
-    python -m metamask_jax.export --workdir DIR --out encoder.safetensors
+    python -m metamask_jax.cli.export --workdir DIR --out encoder.safetensors
 
 writes a pretrained encoder and proves that the file gives the checkpoint's features.
 """

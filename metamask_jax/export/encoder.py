@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pathlib
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -13,9 +14,11 @@ from ml_collections import ConfigDict
 
 from metamask_jax.augment import PRESETS, CenterCrop, example_keys, make_augmentation
 from metamask_jax.core.types import PyTree
+from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.features import eval_view
 from metamask_jax.evaluate.workdir import Run, load_run
 from metamask_jax.models import Encoder
+from metamask_jax.training.registry import Registry
 from metamask_jax.training.state import build_encoder
 
 
@@ -43,9 +46,9 @@ class Preprocessing:
     std: tuple[float, float, float]
 
     @classmethod
-    def of(cls, config: ConfigDict) -> "Preprocessing":
-        """That of evaluation under a configuration."""
-        view = eval_view(config)
+    def of(cls, config: ConfigDict, registry: Registry | None = None) -> "Preprocessing":
+        """The preprocessing that evaluation uses under a configuration."""
+        view = eval_view(config, registry)
         assert isinstance(view.crop, CenterCrop), "evaluation draws nothing at random"
         return cls(
             image_size=config.data.image_size,
@@ -86,7 +89,9 @@ class LoadedEncoder(NamedTuple):
     preprocessing: Preprocessing
 
 
-def load_encoder(workdir: str | os.PathLike[str], *, step: int | str = "last") -> LoadedEncoder:
+def load_encoder(
+    workdir: str | os.PathLike[str], *, step: int | str = "last", registry: Registry | None = None
+) -> LoadedEncoder:
     """Loads the encoder of a pretrained run.
 
         apply, params, preprocessing = load_encoder("runs/cifar10")
@@ -95,9 +100,23 @@ def load_encoder(workdir: str | os.PathLike[str], *, step: int | str = "last") -
 
     Args:
       workdir: of the run.
-      step: a step that was saved, `last` or `best`.
+      step: a step that was saved, `last` for the newest, or `best` for the one with the highest online kNN accuracy.
+      registry: what the configuration's names stand for; None is ours and `config.plugins`.
+
+    Returns:
+      The encoder as a function, its parameters and the preparation of its input.
+
+    Raises:
+      ConfigError: there is no run, or no such step; the message names those that exist.
+      CheckpointError: the checkpoint is damaged or another model's.
     """
-    return encoder_of(load_run(os.fspath(workdir), step=step))
+    folder = pathlib.Path(workdir)
+    if folder.is_file():
+        raise ConfigError(
+            f"workdir={str(folder)!r} is a file; expected the folder of a pretrained run (for a file that "
+            "metamask-export has written there is metamask_jax.export.read_export)"
+        )
+    return encoder_of(load_run(folder, step=step, registry=registry))
 
 
 def encoder_of(run: Run) -> LoadedEncoder:
@@ -107,8 +126,8 @@ def encoder_of(run: Run) -> LoadedEncoder:
         "batch_stats": run.state.batch_stats["encoder"],
         "mask": run.mask_weights,
     }
-    encoder = build_encoder(run.config, axis_name=None)
-    return LoadedEncoder(partial(_apply, encoder), params, Preprocessing.of(run.config))
+    encoder = build_encoder(run.config, axis_name=None, registry=run.registry)
+    return LoadedEncoder(partial(_apply, encoder), params, Preprocessing.of(run.config, run.registry))
 
 
 @partial(jax.jit, static_argnums=0)

@@ -10,17 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax.serialization import msgpack_restore, msgpack_serialize
 
-from metamask_jax.errors import ConfigError
+from metamask_jax.errors import ExportError
 
 _KEY = "metamask_jax"  # under which the metadata are kept
 
 
-class ExportError(ConfigError):
-    """An export that cannot be made or read; the message says why."""
-
-
 class Export(NamedTuple):
-    """What is in a file.
+    """What is in an exported file.
 
     Attributes:
       arrays: by name.
@@ -63,7 +59,7 @@ def read_export(path: str | os.PathLike[str]) -> Export:
     """Reads a file of any of the formats, telling them apart by their first bytes."""
     path = pathlib.Path(path)
     if not path.is_file():
-        raise ExportError(f"{path} does not exist; expected a file that python -m metamask_jax.export has written")
+        raise ExportError(f"{path} is not a file; expected one that metamask-export has written")
     with path.open("rb") as file:
         start = file.read(9)
     try:
@@ -72,7 +68,7 @@ def read_export(path: str | os.PathLike[str]) -> Export:
         return _read_safetensors(path) if start[8:] == b"{" else _read_msgpack(path)
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ExportError(
-            f"{path} cannot be read ({str(error)[:100]}); expected one that python -m metamask_jax.export has written"
+            f"{path} cannot be read ({str(error)[:100]}); expected one that metamask-export has written"
         ) from error
 
 

@@ -1,6 +1,5 @@
 """Writing an encoder to a file, and the proof that the file gives the same features."""
 
-import contextlib
 import dataclasses
 import os
 import pathlib
@@ -10,6 +9,7 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from metamask_jax.core.storage import replacing
 from metamask_jax.errors import ExportError
 from metamask_jax.evaluate.workdir import Run
 from metamask_jax.export.encoder import LoadedEncoder, encoder_of
@@ -58,19 +58,18 @@ def export_encoder(run: Run, path: str | os.PathLike[str], *, format: str, mask:
         if value not in allowed:
             raise ValueError(f"{name}={value!r}; expected one of {', '.join(map(repr, allowed))}")
     path = pathlib.Path(path)
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        WRITERS[format](temporary, _collect(run, torchvision=format == "safetensors", mask=mask))
-        difference = verify_export(temporary, run)
-        if not difference.equal:
-            raise ExportError(f"{path} would give other features than the checkpoint, by {difference.largest:.1e}")
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            WRITERS[format](temporary, _collect(run, torchvision=format == "safetensors", mask=mask))
+            difference = verify_export(temporary, run)
+            if not difference.equal:
+                raise ExportError(
+                    f"{path} would give other features than the checkpoint, by {difference.largest:.1e}; "
+                    f"expected at most {TOLERANCE:g} of the largest feature, {difference.scale:.3g}"
+                )
     except OSError as error:
-        raise ExportError(f"{path} cannot be written: {error}") from error
-    finally:
-        with contextlib.suppress(OSError):  # where the folder could not be made there is nothing to remove
-            temporary.unlink()
+        raise ExportError(f"{path} cannot be written, {error}; expected a place for a new file") from error
     return difference
 
 

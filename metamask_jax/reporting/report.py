@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from metamask_jax.config import flatten
+from metamask_jax.core.storage import write_atomically
 from metamask_jax.reporting.page import PAGE
-from metamask_jax.reporting.run_plots import Curve, Plot, Run, make_plots
+from metamask_jax.reporting.run_plots import Curve, LoggedRun, Plot, make_plots
 from metamask_jax.reporting.tables import report_rows
 from metamask_jax.version import __version__
 
@@ -35,13 +36,11 @@ def write_report(workdir: str | os.PathLike[str]) -> pathlib.Path:
     if not folder.is_dir():
         raise ValueError(f"workdir={str(workdir)!r}; expected an existing directory")
     path = folder / "report.html"
-    unfinished = folder / "report.html.tmp"
-    unfinished.write_text(render(read_run(folder)), encoding="utf-8")
-    unfinished.replace(path)  # whoever has the old one open never sees half a report
+    write_atomically(path, render(read_run(folder)))
     return path
 
 
-def read_run(folder: pathlib.Path) -> Run:
+def read_run(folder: pathlib.Path) -> LoggedRun:
     """Reads a workdir; what is missing is empty, what is damaged is noted."""
     notes: list[str] = []
 
@@ -54,7 +53,7 @@ def read_run(folder: pathlib.Path) -> Run:
             notes.append(f"{name} could not be read: {error}")
             return {}
 
-    return Run(
+    return LoggedRun(
         name=folder.resolve().name,
         config=read("config.json", lambda path: flatten(json.loads(path.read_text(encoding="utf-8")))),
         curves=read("metrics.jsonl", _read_curves),
@@ -65,7 +64,7 @@ def read_run(folder: pathlib.Path) -> Run:
     )
 
 
-def render(run: Run) -> str:
+def render(run: LoggedRun) -> str:
     """The report's HTML."""
     figures = "".join(map(_figure, make_plots(run)))
     blocks = [
@@ -109,7 +108,7 @@ def _read_evaluation(path: pathlib.Path) -> dict[str, Any]:
     try:
         return {"rows": report_rows(json.loads(path.read_text(encoding="utf-8"))["results"])}
     except (KeyError, TypeError) as error:
-        raise ValueError(f"no results of run_linear.py ({error!r})") from error
+        raise ValueError(f"no results of an evaluation ({error!r})") from error
 
 
 def _percent(value: float) -> str:
@@ -128,7 +127,7 @@ _CARDS: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 
 
-def _cards(run: Run) -> str:
+def _cards(run: LoggedRun) -> str:
     """Key numbers: from the result where it has them, else the last that were logged."""
     numbers = {key: curve.values[-1] for key, curve in run.curves.items()}
     if run.curves:
@@ -143,16 +142,20 @@ def _cards(run: Run) -> str:
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> str:
-    """Accuracies by name, with the best of each column marked."""
+    """Accuracies, or remarks in their place, by name, with the best of each column marked."""
     columns = list(dict.fromkeys(key for row in rows for key in row if key != "name"))
     if not columns:
         return ""
-    best = {key: max((row[key] for row in rows if row.get(key) is not None), default=None) for key in columns}
+    best = {
+        key: max((row[key] for row in rows if isinstance(row.get(key), int | float)), default=None) for key in columns
+    }
 
     def cell(row: dict[str, Any], key: str) -> str:
         value = row.get(key)
         if value is None:
             return "<td>&mdash;</td>"
+        if isinstance(value, str):
+            return f"<td>{escape(value)}</td>"
         mark = "best" if value == best[key] else "other"
         return f'<td class="{mark}" style="--share: {100 * value:.1f}%">{_percent(value)}</td>'
 

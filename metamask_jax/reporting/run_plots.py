@@ -9,8 +9,8 @@ from metamask_jax.reporting import plots
 from metamask_jax.reporting.plots import BLUE, ORANGE, SLATE, TEAL, VIOLET, Curve
 
 
-class Run(NamedTuple):
-    """What is known of a run.
+class LoggedRun(NamedTuple):
+    """What the files of a run tell about it.
 
     Attributes:
       name: of its workdir.
@@ -19,7 +19,7 @@ class Run(NamedTuple):
       result: final numbers.
       arrays: `mask_steps` [points], `mask_trajectory` [points, dim], `mask_final` [dim], `singular_values` [dim],
         `correlation` [dim, dim], each if known.
-      evaluation: `rows` of a table, if `run_linear.py` has been there.
+      evaluation: `rows` of a table, if the run was evaluated.
       notes: one sentence for each file that could not be read.
     """
 
@@ -40,14 +40,14 @@ class Plot(NamedTuple):
     figures: list[str]
 
 
-def make_plots(run: Run) -> Iterator[Plot]:
+def make_plots(run: LoggedRun) -> Iterator[Plot]:
     """Draws every plot that there are data for."""
     yield from _training(run)
     yield from _mask(run)
     yield from _features(run)
 
 
-def _training(run: Run) -> Iterator[Plot]:
+def _training(run: LoggedRun) -> Iterator[Plot]:
     yield from _curves(
         run,
         "Losses",
@@ -69,7 +69,7 @@ def _training(run: Run) -> Iterator[Plot]:
     )
 
 
-def _mask(run: Run) -> Iterator[Plot]:
+def _mask(run: LoggedRun) -> Iterator[Plot]:
     if (weights := run.arrays.get("mask_final")) is not None:
         figure = plots.mask_histogram(weights)
         yield _plot("Mask at the end", f"Weights of the {len(weights)} feature dimensions.", figure)
@@ -92,7 +92,7 @@ def _mask(run: Run) -> Iterator[Plot]:
     )
 
 
-def _features(run: Run) -> Iterator[Plot]:
+def _features(run: LoggedRun) -> Iterator[Plot]:
     if (values := run.arrays.get("singular_values")) is not None:
         figure = plots.feature_spectrum(values)
         yield _plot("Feature spectrum", "A steep fall means that few directions are in use.", figure)
@@ -115,7 +115,7 @@ def _features(run: Run) -> Iterator[Plot]:
 
 
 def _curves(
-    run: Run, title: str, caption: str, *panels: tuple[str, dict[str, tuple[str, str]]], log: bool = False
+    run: LoggedRun, title: str, caption: str, *panels: tuple[str, dict[str, tuple[str, str]]], log: bool = False
 ) -> Iterator[Plot]:
     """A plot of those metrics that were logged, if any.
 

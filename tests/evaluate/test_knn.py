@@ -76,7 +76,7 @@ def test_accuracy_is_the_fraction_of_classes_found() -> None:
         ({"temperature": 0.0}, "temperature=0.0; expected a number > 0"),
         ({"num_classes": 2}, "train_labels 0 to 2; expected 0 to 1"),
         ({"test_h": np.ones((2, 3))}, r"shapes \(6, 5\) and \(2, 3\)"),
-        ({"train_labels": np.zeros(5, int)}, r"train_labels.shape=\(5,\); expected one label a row"),
+        ({"train_labels": np.zeros(5, int)}, r"train_labels.shape=\(5,\); expected one label per row"),
     ],
 )
 def test_bad_arguments_are_named(change: dict, message: str) -> None:

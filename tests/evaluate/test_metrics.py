@@ -30,11 +30,11 @@ def test_a_class_without_votes_is_never_found() -> None:
 
 def test_wilson_interval_solves_its_equation() -> None:
     """Its ends are the accuracies p from which the one measured lies 1.96 standard deviations away."""
-    for measured, size in ((0.5, 100), (0.93, 10_000), (0.02, 50)):
-        for p in metrics.wilson_interval(measured, size):
-            assert abs(measured - p) / np.sqrt(p * (1 - p) / size) == pytest.approx(1.959964, rel=1e-6)
-    assert metrics.wilson_interval(1.0, 10)[1] == pytest.approx(1.0)
-    assert metrics.wilson_interval(0.0, 10)[0] == pytest.approx(0.0, abs=1e-12)
+    for correct, size in ((50, 100), (9_300, 10_000), (1, 50)):
+        for p in metrics.wilson_interval(correct, size):
+            assert abs(correct / size - p) / np.sqrt(p * (1 - p) / size) == pytest.approx(1.959964, rel=1e-6)
+    assert metrics.wilson_interval(10, 10)[1] == pytest.approx(1.0)
+    assert metrics.wilson_interval(0, 10)[0] == pytest.approx(0.0, abs=1e-12)
 
 
 def test_summary_counts_by_class() -> None:

@@ -1,6 +1,7 @@
 """The command: results where they belong, and one sentence for whatever is wrong."""
 
 import dataclasses
+import inspect
 import json
 import pathlib
 import shutil
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from metamask_jax.cli.evaluate import evaluate_command
+from metamask_jax.cli.evaluate import main
 from metamask_jax.config import from_json, to_json
 from metamask_jax.evaluate import evaluation
 from metamask_jax.evaluate.protocols import Settings
@@ -31,44 +32,55 @@ def results(workdir: pathlib.Path) -> dict[tuple[int, str, str], dict]:
 
 
 def test_results_are_printed_kept_and_reported(workdir: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate_command([f"--workdir={workdir}", "--protocol=linear,knn"]) == 0
+    assert main([f"--workdir={workdir}", "--protocol=linear,knn"]) == 0
     printed = capsys.readouterr().out
     found = results(workdir)
     assert [key[1:] for key in found] == [
-        (name, kind) for name in ("knn_official", "knn_k200", "knn_euclidean5", "linear") for kind in ("h", "h*m")
+        *((name, kind) for name in ("knn_official", "knn_k200", "knn_euclidean5") for kind in ("h", "h*m")),
+        ("linear", "h"),
     ]
-    entry = found[12, "linear", "h*m"]
+    entry = found[12, "linear", "h"]
+    assert entry["same_for"] == ["h*m"]
     assert (entry["dataset"], entry["train_size"], entry["test_size"]) == ("confounded_shapes", 256, 96)
     assert np.sum(entry["confusion"]) == 96
     assert entry["interval"][0] < entry["top1"] < entry["interval"][1]
     assert max(entry["held_out"].values()) == entry["held_out"][f"l2={entry['chosen']['l2']:g}"]
     row = f"| run | 12 | confounded_shapes | 256 | 0 | h*m | {100 * found[12, 'knn_official', 'h*m']['top1']:.2f} |"
-    assert row in printed
-    assert row in (workdir / "evaluation.md").read_text()
+    for text in (printed, (workdir / "evaluation.md").read_text()):
+        (line,) = (line for line in text.splitlines() if line.startswith(row))
+        assert line.endswith("| = h |"), "one number holds for both kinds of features"
     assert f"linear {' ' * 4}" in printed
-    assert f"{entry['top1']:.2%} [" in printed
+    (line,) = (line for line in printed.splitlines() if line.startswith("linear "))
+    assert f"{entry['top1']:.2%} [" in line
+    assert line.split()[-4:] == ["=", "h", "=", "h"]
     assert "Evaluation, top-1" in (workdir / "report.html").read_text()
 
 
 def test_later_results_join_earlier_ones(workdir: pathlib.Path) -> None:
     def evaluate(protocol: str, step: int, size: int | None) -> int:
-        evaluation.evaluate_run(
-            workdir,
-            step=step,
-            protocols=[protocol],
-            dataset=None,
-            data_dir=None,
-            options={},
-            size=size,
-            settings=Settings(),
-        )
+        evaluation.evaluate_run(workdir, step=step, protocols=[protocol], size=size)
         return len(json.loads((workdir / "evaluation.json").read_text())["results"])
 
     assert evaluate("knn", 12, None) == 6
-    assert evaluate("linear_10", 12, None) == 8
-    assert evaluate("knn_official", 8, None) == 10
-    assert evaluate("linear_10", 12, None) == 10  # the same again takes its place
-    assert evaluate("knn_official", 12, 100) == 12
+    assert evaluate("linear_10", 12, None) == 7
+    assert evaluate("knn_official", 8, None) == 9
+    assert evaluate("linear_10", 12, None) == 9  # the same again takes its place
+    assert evaluate("knn_official", 12, 100) == 11
+
+
+def test_a_result_that_holds_for_both_kinds_of_features_takes_the_place_of_both() -> None:
+    """Results kept by earlier versions have one entry for each kind, whatever the protocol."""
+    shared = {"step": 1, "dataset": "d", "train_size": 9, "test_size": 9, "seed": 0}
+    old = [shared | {"protocol": p, "features": f} for p in ("knn_k200", "linear") for f in ("h", "h*m")]
+    new = shared | {"protocol": "linear", "features": "h", "same_for": ["h*m"], "top1": 0.5}
+    assert evaluation.merge(old, [new]) == [*old[:2], new]
+
+
+def test_defaults_are_those_of_the_command() -> None:
+    defaults = inspect.signature(evaluation.evaluate_run).parameters
+    assert (defaults["step"].default, ",".join(defaults["protocols"].default)) == ("last", "linear,knn")
+    assert defaults["settings"].default == Settings()
+    assert all(defaults[name].default is None for name in ("dataset", "data_dir", "options", "size", "registry"))
 
 
 def pictures(folder: pathlib.Path, classes: tuple[str, ...]) -> list[str]:
@@ -83,7 +95,7 @@ def pictures(folder: pathlib.Path, classes: tuple[str, ...]) -> list[str]:
 
 def test_a_run_can_be_probed_on_another_dataset(workdir: pathlib.Path, tmp_path: pathlib.Path) -> None:
     flags = pictures(tmp_path / "pictures", ("cat", "dog", "owl"))
-    assert evaluate_command([f"--workdir={workdir}", "--protocol=linear,knn_official", *flags]) == 0
+    assert main([f"--workdir={workdir}", "--protocol=linear,knn_official", *flags]) == 0
     entry = results(workdir)[12, "linear", "h"]
     assert (entry["dataset"], entry["train_size"], entry["test_size"]) == ("image_folder", 12, 12)
     assert list(entry["per_class"]) == ["cat", "dog", "owl"]
@@ -92,7 +104,7 @@ def test_a_run_can_be_probed_on_another_dataset(workdir: pathlib.Path, tmp_path:
 def test_pictures_without_classes_are_refused(
     workdir: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert evaluate_command([f"--workdir={workdir}", *pictures(tmp_path / "pictures", ())]) == 2
+    assert main([f"--workdir={workdir}", *pictures(tmp_path / "pictures", ())]) == 2
     message = capsys.readouterr().err.strip().splitlines()[-1]  # after tfds' progress
     assert message == "'image_folder' has 0 classes in its train split; expected labels of two or more"
 
@@ -117,11 +129,11 @@ def test_what_is_wrong_is_one_sentence_and_exit_code_2(
         ([one, "--size=2", "--protocol=linear"], "show 2 of its"),
         ([one, "--dataset=nothing"], "nothing"),
         ([one, "--option=x"], "--option x; expected KEY=VALUE"),
-        ([one, "--finetune_epochs=0"], "--finetune_epochs 0; expected a whole number >= 1"),
+        ([one, "--finetune_epochs=0"], "--finetune-epochs 0; expected a whole number >= 1"),
         ([one, "--bogus"], "unrecognized arguments: --bogus; see --help"),
         ([], "the following arguments are required: --workdir; see --help"),
     ):
-        assert evaluate_command(flags) == 2, flags
+        assert main(flags) == 2, flags
         errors = capsys.readouterr().err.strip().splitlines()
         assert len(errors) == 1, errors
         assert message in errors[0]
@@ -131,14 +143,14 @@ def test_what_is_wrong_is_one_sentence_and_exit_code_2(
 
 def test_damage_is_named_and_nothing_is_overwritten(workdir: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     (workdir / "evaluation.json").write_text('{"results": [')
-    assert evaluate_command([f"--workdir={workdir}"]) == 2
+    assert main([f"--workdir={workdir}"]) == 2
     assert "evaluation.json cannot be read; expected earlier results" in capsys.readouterr().err
     assert (workdir / "evaluation.json").read_text() == '{"results": ['
     damage(workdir / "checkpoints", 12)
-    assert evaluate_command([f"--workdir={workdir}"]) == 2
+    assert main([f"--workdir={workdir}"]) == 2
     assert "checkpoint 12 " in capsys.readouterr().err
     (workdir / "config.json").write_text("{")
-    assert evaluate_command([f"--workdir={workdir}"]) == 2
+    assert main([f"--workdir={workdir}"]) == 2
     assert "config.json cannot be used" in capsys.readouterr().err
 
 
@@ -161,7 +173,7 @@ def test_classes_that_do_not_match_are_refused(
         )
 
     monkeypatch.setattr(evaluation, "open_source", altered)
-    assert evaluate_command([f"--workdir={workdir}"]) == 2
+    assert main([f"--workdir={workdir}"]) == 2
     message = capsys.readouterr().err
     if train == test:
         assert f"has {train} classes in its train split; expected labels of two or more" in message
@@ -179,7 +191,7 @@ def test_images_without_labels_are_refused(
         return dataclasses.replace(source, labels=np.full_like(source.labels, -1))
 
     monkeypatch.setattr(evaluation, "open_source", altered)
-    assert evaluate_command([f"--workdir={workdir}"]) == 2
+    assert main([f"--workdir={workdir}"]) == 2
     assert "has labels -1 to -1 in its train split; expected a label of every image" in capsys.readouterr().err
 
 

@@ -37,10 +37,20 @@ def dimension_similarity(h: np.ndarray) -> np.ndarray:
 
     Unlike a correlation it is not centred; zero where a dimension is zero throughout.
     """
-    h = np.asarray(h, np.float64)
-    norms = np.linalg.norm(h, axis=0)
-    unit = h / np.where(norms > 0, norms, 1.0)
-    return unit.T @ unit
+    unit = unit_length(h.T)
+    return unit @ unit.T
+
+
+def unit_length(z: np.ndarray) -> np.ndarray:
+    """Vectors [..., dim] scaled to length one; zeros stay. In float64, where `core.arrays.unit_norm` keeps the dtype.
+
+    Example:
+      >>> unit_length(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
+      [[0.6, 0.8], [0.0, 0.0]]
+    """
+    z = np.asarray(z, np.float64)
+    norms = np.linalg.norm(z, axis=-1, keepdims=True)
+    return z / np.where(norms > 0, norms, 1.0)
 
 
 def _checked(h: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from metamask_jax.evaluate.diagnostics.bounds import Bounds, ConditionalVariance
 from metamask_jax.evaluate.diagnostics.information import Agreement, Information
 from metamask_jax.evaluate.diagnostics.masking import Halves, Trials
-from metamask_jax.evaluate.diagnostics.theory import Bounds, ConditionalVariance
 from metamask_jax.reporting.plots import (
     BLUE,
     INK,
@@ -75,7 +75,7 @@ def below_average(found: Trials, halves: Halves, *, classifier: str) -> "Figure"
 
 
 def information(weights: np.ndarray, found: Information, agreement: Agreement) -> "Figure":
-    """What each dimension knows over its mask weight, and how the weights' ranks go with it."""
+    """What each dimension tells over its mask weight, and how the weights' ranks go with it."""
     figure, (left, right) = new_panels(2, width=NARROW)
     left.scatter(weights, found.about_class, s=14, color=BLUE, alpha=0.75, linewidth=0, label="class")
     if found.about_factor:

@@ -1,8 +1,8 @@
-"""What each dimension knows of the class and of the nuisance factors, and whether the mask can tell.
+"""What each dimension tells about the class and the nuisance factors, and whether the mask goes with that.
 
 Information is estimated from counts in bins of equal frequency, so any increasing function of a dimension has the
-same. Counts alone overestimate; the correction of Miller (1955) takes the leading term of that bias off, which leaves
-values around zero, of either sign, where there is nothing to know.
+same. Counts alone overestimate; the correction of Miller (1955) takes the leading term of that bias off. Where there is
+nothing to know, this leaves values around zero, of either sign.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Information(NamedTuple):
 
     @property
     def nuisance(self) -> np.ndarray:
-        """Information [dim] about the nuisance factor that a dimension knows most of; -inf if no factor is known.
+        """Information [dim] about the nuisance factor that a dimension tells most about; -inf if no factor is known.
 
         Not their sum: factors may depend on each other, and what they share would count twice.
         """
@@ -40,12 +40,12 @@ class Information(NamedTuple):
 
     @property
     def dominated(self) -> np.ndarray:
-        """Which dimensions, bool [dim], know more of some nuisance factor than of the class."""
+        """Which dimensions, bool [dim], tell more about some nuisance factor than about the class."""
         return self.nuisance > self.about_class
 
 
 class Agreement(NamedTuple):
-    """How the mask's weights go with what the dimensions know; NaN where one of the two is constant.
+    """How the mask's weights go with what the dimensions tell; NaN where one of the two is constant.
 
     Attributes:
       with_class: rank correlation with the information about the class: positive if the mask does what it should.
@@ -95,7 +95,7 @@ def mutual_information(h: np.ndarray, target: np.ndarray, *, bins: int) -> np.nd
     categories = discretize(target, bins=bins)
     rows, columns = bins, int(categories.max()) + 1
     cells = discretize(np.asarray(h, np.float64), bins=bins) * columns + categories[:, None]
-    cells += np.arange(h.shape[1]) * rows * columns  # one table a dimension
+    cells += np.arange(h.shape[1]) * rows * columns  # one table per dimension
     counts = np.bincount(cells.ravel(), minlength=h.shape[1] * rows * columns).reshape(-1, rows, columns)
     marginals = (counts.reshape(len(counts), -1), counts.sum(axis=2), counts.sum(axis=1))
     joint, own, other = (_entropy(table) for table in marginals)
@@ -111,7 +111,7 @@ def measure(h: np.ndarray, labels: np.ndarray, factors: Mapping[str, np.ndarray]
 
 
 def agreement(weights: np.ndarray, information: Information) -> Agreement:
-    """Compares the mask's weights [dim] with what the dimensions know."""
+    """Compares the mask's weights [dim] with what the dimensions tell."""
     dominated = int(information.dominated.sum())
     pairs = dominated * (len(weights) - dominated)
     return Agreement(
@@ -124,34 +124,39 @@ def agreement(weights: np.ndarray, information: Information) -> Agreement:
     )
 
 
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks [size] from 1, equals sharing their mean rank.
+def spearman(a: np.ndarray, b: np.ndarray) -> float:
+    """Rank correlation of two vectors [size]; NaN if one is constant.
 
     Example:
-      >>> ranks(np.array([3.0, 1.0, 3.0])).tolist()
-      [2.5, 1.0, 2.5]
+      >>> round(spearman(np.array([1.0, 2.0, 9.0]), np.array([5.0, 6.0, 7.0])), 6)
+      1.0
     """
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+    from scipy.stats import spearmanr  # heavy: only who measures information waits for it
 
-
-def spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """Rank correlation of two vectors [size]; NaN if one is constant."""
-    a, b = (ranks(x) - (len(x) + 1) / 2 for x in (a, b))
-    scale = np.sqrt((a @ a) * (b @ b))
-    return float(a @ b / scale) if scale > 0 else float("nan")
+    if np.all(a == a[0]) or np.all(b == b[0]):
+        return float("nan")
+    return float(spearmanr(a, b).statistic)
 
 
 def auc(scores: np.ndarray, positive: np.ndarray) -> float:
-    """Probability that a positive row's score [size] exceeds another's, ties counting half; NaN without both kinds."""
-    count = int(positive.sum())
-    pairs = count * (len(positive) - count)
-    return float((ranks(scores)[positive].sum() - count * (count + 1) / 2) / pairs) if pairs else float("nan")
+    """Probability that a positive row's score [size] exceeds another's, ties counting half; NaN without both kinds.
+
+    Example:
+      >>> auc(np.array([0.9, 0.8, 0.1]), np.array([True, False, False]))
+      1.0
+    """
+    from scipy.stats import mannwhitneyu
+
+    if positive.all() or not positive.any():
+        return float("nan")
+    above, below = scores[positive], scores[~positive]
+    # Mann and Whitney's statistic counts the pairs; the p-value beside it is not used and should cost nothing.
+    return float(mannwhitneyu(above, below, method="asymptotic").statistic / (len(above) * len(below)))
 
 
 def _entropy(counts: np.ndarray) -> np.ndarray:
     """Entropy in bits [tables] of counts [tables, cells], Miller's correction (K - 1) / (2 size) included."""
-    size = counts.sum(axis=1, keepdims=True)
-    p = counts / size
-    plain = -np.sum(p * np.log2(np.where(counts > 0, p, 1.0)), axis=1)
-    return plain + (np.count_nonzero(counts, axis=1) - 1) / (2 * size[:, 0] * np.log(2))
+    from scipy.stats import entropy
+
+    correction = (np.count_nonzero(counts, axis=1) - 1) / (2 * counts.sum(axis=1) * np.log(2))
+    return np.asarray(entropy(counts, base=2, axis=1)) + correction

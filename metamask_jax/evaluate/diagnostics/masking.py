@@ -1,4 +1,4 @@
-"""What masking dimensions of a fixed representation does to its accuracy (paper Fig. 2 and Fig. `ablmask`)."""
+"""How masking dimensions of a fixed representation changes its accuracy (the paper's Figures 2 and `ablmask`)."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,7 +14,7 @@ Accuracy = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], float]
 
 
 class Trials(NamedTuple):
-    """Accuracies of one representation under masks, one entry a trial.
+    """Accuracies of one representation under masks, one entry per trial.
 
     Attributes:
       rates: [trials], the share of the candidate dimensions that was masked.
@@ -101,7 +101,7 @@ def masked_accuracies(
       accuracy: what judges features, such as `knn(...)` or `linear(...)`.
       candidates: int [candidates], dimensions that may be masked: all of them (Fig. 2) or `below_average` (`ablmask`).
       rates: shares of the candidates to mask.
-      trials: masks a rate; one where nothing is left to chance.
+      trials: masks per rate; only one where the rate leaves nothing to draw.
       seed: of the masks.
     """
     dim = train_h.shape[1]

@@ -1,4 +1,4 @@
-"""What the diagnostics look at: the features of a pretrained run, computed when first asked for."""
+"""What the diagnostics look at: the features of a pretrained run, computed when they are first needed."""
 
 import dataclasses
 from functools import cached_property
@@ -20,13 +20,13 @@ _VIEWED = 2048  # images that are augmented: a set of large ones would not fit i
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A run and what to look at it with.
+    """A run and how to look at it.
 
     Attributes:
       run: the run.
       size: at most this many images of either labelled split.
       classifier: `knn` or `linear`, which judges masked features.
-      trials: masks a rate.
+      trials: random masks per rate.
     """
 
     run: Run

@@ -1,4 +1,4 @@
-"""The diagnostics by name: a subject in; numbers for a JSON file, a line for a table and a figure out."""
+"""The diagnostics by name: each turns a subject into numbers for a JSON file, a line for a table and a figure."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -7,7 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from metamask_jax.core.losses import nt_xent
-from metamask_jax.evaluate.diagnostics import classes, figures, information, masking, theory
+from metamask_jax.evaluate.diagnostics import classes, figures, information, masking
+from metamask_jax.evaluate.diagnostics.bounds import (
+    Bounds,
+    ConditionalVariance,
+    conditional_angle,
+    conditional_variance,
+    cross_entropy,
+    mean_classifier_scores,
+    theorem_bounds,
+)
+from metamask_jax.evaluate.diagnostics.classes import unit_length
 from metamask_jax.evaluate.diagnostics.subject import Subject
 from metamask_jax.evaluate.probe import linear_probe
 from metamask_jax.evaluate.spectrum import alignment, cross_correlation, effective_rank, singular_values, uniformity
@@ -20,7 +30,7 @@ RATES = (0.0, 0.05, *(i / 10 for i in range(1, 11)))  # 5 % is the paper's weak-
 _BATCH = 256  # images whose dimensions are compared, the paper's "within a batch"
 
 
-class Outcome(NamedTuple):
+class DiagnosticResult(NamedTuple):
     """What a diagnostic found.
 
     Attributes:
@@ -42,53 +52,55 @@ class Diagnostic(NamedTuple):
       needs_labels: whether it needs classes, beside images.
     """
 
-    run: Callable[[Subject], Outcome]
+    run: Callable[[Subject], DiagnosticResult]
     needs_labels: bool
 
 
-def _spectrum(subject: Subject) -> Outcome:
+def _spectrum(subject: Subject) -> DiagnosticResult:
     h = subject.test[0]
     values = np.asarray(singular_values(h))
     ranks = {"unmasked": float(effective_rank(h)), "masked": float(effective_rank(h * subject.weights))}
     summary = f"effective rank {ranks['unmasked']:.1f} of {h.shape[1]}, masked {ranks['masked']:.1f}"
-    return Outcome({"effective_rank": ranks, "singular_values": values}, summary, plots.feature_spectrum(values))
+    return DiagnosticResult(
+        {"effective_rank": ranks, "singular_values": values}, summary, plots.feature_spectrum(values)
+    )
 
 
-def _alignment(subject: Subject) -> Outcome:
+def _alignment(subject: Subject) -> DiagnosticResult:
     h, other = subject.views
     values = {
         name: {"alignment": float(alignment(h * m, other * m)), "uniformity": float(uniformity(h * m, 2.0))}
         for name, m in (("unmasked", np.ones_like(subject.weights)), ("masked", subject.weights))
     }
-    unit, unit_other = theory.normalize(h), theory.normalize(other)
+    unit, unit_other = unit_length(h), unit_length(other)
     positive, different = (np.sum((unit - x) ** 2, axis=1) for x in (unit_other, np.roll(unit_other, 1, axis=0)))
     summary = "alignment {alignment:.3f}, uniformity {uniformity:.3f}".format(**values["unmasked"])
-    return Outcome(values, summary, figures.distances(positive, different, **values["unmasked"]))
+    return DiagnosticResult(values, summary, figures.distances(positive, different, **values["unmasked"]))
 
 
-def _correlation(subject: Subject) -> Outcome:
+def _correlation(subject: Subject) -> DiagnosticResult:
     order = np.argsort(subject.weights, kind="stable")
     matrix = np.asarray(cross_correlation(subject.test[0][:, order]))
     size = _off_diagonal(matrix)
-    return Outcome(
+    return DiagnosticResult(
         {"mean_absolute_off_diagonal": size},
         f"|correlation| of two dimensions {size:.3f} on average",
         _square_map(matrix, limits=(-1.0, 1.0), label="correlation"),
     )
 
 
-def _similarity(subject: Subject) -> Outcome:
+def _similarity(subject: Subject) -> DiagnosticResult:
     order = np.argsort(subject.weights, kind="stable")
     matrix = classes.dimension_similarity(subject.test[0][:_BATCH][:, order])
     size = _off_diagonal(matrix)
-    return Outcome(
+    return DiagnosticResult(
         {"mean_absolute_off_diagonal": size, "batch": min(_BATCH, len(subject.test[0]))},
         f"|cosine| of two dimensions {size:.3f} on average",
         _square_map(matrix, limits=(min(0.0, float(matrix.min())), 1.0), label="cosine"),
     )
 
 
-def _classes(subject: Subject) -> Outcome:
+def _classes(subject: Subject) -> DiagnosticResult:
     matrix = classes.class_dimension_map(*subject.test)
     strongest = float(np.nanmean(np.nanmax(np.abs(matrix), axis=0)))
     order = np.argsort(subject.weights, kind="stable")
@@ -102,19 +114,19 @@ def _classes(subject: Subject) -> Outcome:
         rows=subject.class_names[: len(matrix)] if len(matrix) <= 20 else (),
     )
     summary = f"a dimension's strongest class is {strongest:.2f} deviations off on average"
-    return Outcome({"class_dimension_map": matrix, "mean_strongest": strongest}, summary, figure)
+    return DiagnosticResult({"class_dimension_map": matrix, "mean_strongest": strongest}, summary, figure)
 
 
-def _random_masks(subject: Subject) -> Outcome:
+def _random_masks(subject: Subject) -> DiagnosticResult:
     found = _trials(subject, np.arange(len(subject.weights)))
     unmasked = found.at(0.0)[0]
     better = float(np.mean(found.accuracies > unmasked))
     summary = f"{unmasked:.1%} unmasked, {better:.0%} of the masks do better, best {found.accuracies.max():.1%}"
     values = {**found._asdict(), "unmasked": unmasked, "share_better": better, "classifier": subject.classifier}
-    return Outcome(values, summary, figures.trials(found, classifier=_spoken(subject)))
+    return DiagnosticResult(values, summary, figures.trials(found, classifier=_spoken(subject)))
 
 
-def _below_average(subject: Subject) -> Outcome:
+def _below_average(subject: Subject) -> DiagnosticResult:
     found = _trials(subject, masking.below_average(subject.weights))
     probe = masking.linear(num_classes=subject.num_classes, seed=subject.run.config.train.seed)
     halves = masking.probe_halves(*subject.train, *subject.test, weights=subject.weights, accuracy=probe)
@@ -123,10 +135,10 @@ def _below_average(subject: Subject) -> Outcome:
         f"on all {halves.all:.1%}"
     )
     values = {**found._asdict(), "linear": halves._asdict(), "classifier": subject.classifier}
-    return Outcome(values, summary, figures.below_average(found, halves, classifier=_spoken(subject)))
+    return DiagnosticResult(values, summary, figures.below_average(found, halves, classifier=_spoken(subject)))
 
 
-def _information(subject: Subject) -> Outcome:
+def _information(subject: Subject) -> DiagnosticResult:
     found = information.measure(*subject.test, subject.factors, bins=information.BINS)
     agreement = information.agreement(subject.weights, found)
     values = {**found._asdict(), "mask_weights": subject.weights, "rank_correlation": agreement._asdict()}
@@ -137,37 +149,37 @@ def _information(subject: Subject) -> Outcome:
             f"; {found.dominated.sum()} of {len(subject.weights)} dimensions dominated by a nuisance, "
             f"AUC of a low weight {agreement.auc:.2f}, chance 0.5 +- {agreement.auc_chance:.2f}"
         )
-    return Outcome(values, summary, figures.information(subject.weights, found, agreement))
+    return DiagnosticResult(values, summary, figures.information(subject.weights, found, agreement))
 
 
-def _variance(subject: Subject) -> Outcome:
+def _variance(subject: Subject) -> DiagnosticResult:
     h, labels = subject.test
     masked = h * subject.weights
     features = {"h": (h, masked), "g(h)": (subject.project(h), subject.project(masked))}
 
-    def phi(z: np.ndarray) -> theory.ConditionalVariance:
-        return theory.conditional_variance(theory.normalize(z), labels)
+    def phi(z: np.ndarray) -> ConditionalVariance:
+        return conditional_variance(unit_length(z), labels)
 
     pairs = {name: (phi(unmasked), phi(masked)) for name, (unmasked, masked) in features.items()}
     values: dict[str, Any] = {
         name: {
-            kind: {**found._asdict(), "angle": theory.conditional_angle(z, labels)}
+            kind: {**found._asdict(), "angle": conditional_angle(z, labels)}
             for kind, found, z in zip(("unmasked", "masked"), pairs[name], features[name], strict=True)
         }
         for name in features
     }
     summary = ", ".join(f"Phi of {name} {a.whole:.3f}, masked {b.whole:.3f}" for name, (a, b) in pairs.items())
-    return Outcome(values | {"head": subject.has_head}, summary, figures.variance(pairs))
+    return DiagnosticResult(values | {"head": subject.has_head}, summary, figures.variance(pairs))
 
 
-def _bounds(subject: Subject) -> Outcome:
+def _bounds(subject: Subject) -> DiagnosticResult:
     sides = {
         name: _sides(subject, subject.views * m)
         for name, m in (("masked", subject.weights), ("unmasked", np.ones_like(subject.weights)))
     }
     data = (*subject.train, *subject.test)
     probe = linear_probe(*data, num_classes=subject.num_classes, seed=subject.run.config.train.seed)
-    entropy, by_means = theory.cross_entropy(probe.scores, subject.test[1]), sides["masked"].mean_cross_entropy
+    entropy, by_means = cross_entropy(probe.scores, subject.test[1]), sides["masked"].mean_cross_entropy
     masked, unmasked = sides["masked"].bounds, sides["unmasked"].bounds
     negatives = sides["masked"].negatives
     # The paper's D first; then the number of classes, as in the theorem that it extends, for two classifiers.
@@ -186,13 +198,13 @@ def _bounds(subject: Subject) -> Outcome:
         f"{sum(inside.values())} of {len(inside)} readings of the theorem hold"
     )
     figure = figures.bounds({name: side.bounds for name, side in sides.items()}, between)
-    return Outcome(values, summary, figure)
+    return DiagnosticResult(values, summary, figure)
 
 
 class _Sides(NamedTuple):
     """What Theorem 1 says of some features."""
 
-    bounds: theory.Bounds
+    bounds: Bounds
     contrast: dict[float, float]  # L_contrast by temperature
     mean_cross_entropy: float
     negatives: int
@@ -202,16 +214,16 @@ def _sides(subject: Subject, h: np.ndarray) -> _Sides:
     """Both sides for (masked) features [views, size, dim] of augmented views, in batches as in training."""
     batch = min(subject.run.config.train.batch_size, h.shape[1])
     count = h.shape[1] // batch
-    z = theory.normalize(subject.project(h[:, : count * batch]))
+    z = unit_length(subject.project(h[:, : count * batch]))
     parts = [jnp.asarray(part, jnp.float32) for part in np.split(z, count, axis=1)]
     # The theorem's temperature, and the run's own if it has one.
     temperatures = {1.0, subject.run.config.method.temperature or 1.0}
     contrast = {t: float(np.mean([nt_xent(part, temperature=t) for part in parts])) for t in sorted(temperatures)}
     flat, labels = z.reshape(-1, z.shape[-1]), np.tile(subject.test[1][: count * batch], len(z))
     negatives = len(z) * (batch - 1)
-    bounds = theory.theorem_bounds(contrast[1.0], theory.conditional_variance(flat, labels), negatives=negatives)
-    scores = theory.mean_classifier_scores(flat, labels)
-    return _Sides(bounds, contrast, theory.cross_entropy(scores, labels), negatives)
+    bounds = theorem_bounds(contrast[1.0], conditional_variance(flat, labels), negatives=negatives)
+    scores = mean_classifier_scores(flat, labels)
+    return _Sides(bounds, contrast, cross_entropy(scores, labels), negatives)
 
 
 DIAGNOSTICS: dict[str, Diagnostic] = {

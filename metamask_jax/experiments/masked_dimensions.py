@@ -1,4 +1,8 @@
-"""F2, F6 and F7: the accuracy of a fixed representation some of whose dimensions are masked."""
+"""F2, F6 and F7: the accuracy of a fixed representation some of whose dimensions are masked.
+
+F2 is the paper's Figure 2 (`motivmask`), F6 its Figure `weakstrong` and F7 its Figure `ablmask` (8 and 9 by LaTeX's
+count).
+"""
 
 import numpy as np
 
@@ -34,7 +38,9 @@ def _random_report(results: Results) -> Report:
         )
     header = ("masked (%)", "mean accuracy (%)", "best mask (%)", "masks better than none (%)")
     # The best of ten masks is chosen on the test set: it shows that such masks exist, not that one could be found.
-    caption = "kNN accuracy of fixed Barlow Twins features with dimensions masked at random, ten masks a rate and seed:"
+    caption = (
+        "kNN accuracy of fixed Barlow Twins features, dimensions masked at random, ten masks per rate and seed:"
+    )
     figure = figures.trials(_trials(results.items[0], "random_masks"), classifier="kNN")
     return Report([Table(caption, header, rows)], {"random_masks": figure})
 
@@ -59,9 +65,10 @@ def _encoder_report(results: Results) -> Report:
         part = results.where(encoder=encoder)
         unmasked = {r.seed: _trials(r, "random_masks").at(0.0)[0] for r in part.items}
         masked = {r.seed: _trials(r, "random_masks").at(0.05) for r in part.items}
-        for seed, found in masked.items():
+        # The seeds side by side, with the tick in their middle.
+        for shift, found in zip(0.08 * (np.arange(len(masked)) - (len(masked) - 1) / 2), masked.values(), strict=True):
             color = (plots.BLUE, plots.ORANGE)[place]
-            axis.plot(np.full(len(found), place) + 0.08 * (seed % 5 - 2), 100 * found, "o", color=color, markersize=4)
+            axis.plot(np.full(len(found), place + shift), 100 * found, "o", color=color, markersize=4)
         rows.append(
             (
                 str(encoder),
@@ -74,7 +81,7 @@ def _encoder_report(results: Results) -> Report:
     axis.set_xticks(range(len(rows)), [row[0] for row in rows])
     plots.style(axis, "encoder", "kNN accuracy with 5 % of the dimensions masked (%)")
     header = ("encoder", "unmasked (%)", "5 % masked (%)", "range of ten masks (points)", "paper's range (points)")
-    caption = "BYOL alone, ten random masks of 5 % of the dimensions a seed:"
+    caption = "BYOL alone, ten random masks of 5 % of the dimensions per seed:"
     return Report([Table(caption, header, rows)], {"weak_strong": figure})
 
 

@@ -5,7 +5,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from metamask_jax.evaluate.minibatch_probe import held_out_rows, sgd_heads
+from metamask_jax.evaluate.minibatch_probe import minibatch_probes
+from metamask_jax.evaluate.subsets import held_out_rows
 
 CLASSES, DIM = 4, 12
 SETTINGS: dict[str, Any] = {
@@ -38,10 +39,10 @@ def rings(seed: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def run(train: tuple[np.ndarray, np.ndarray], test_h: np.ndarray, **changes: Any) -> list[Any]:
-    return sgd_heads(lambda epoch: train[0], *train, test_h, **(SETTINGS | changes))
+    return minibatch_probes(lambda epoch: train[0], *train, test_h, **(SETTINGS | changes))
 
 
-def test_a_linear_head_comes_close_to_logistic_regression() -> None:
+def test_a_linear_probe_comes_close_to_logistic_regression() -> None:
     train, (test_h, test_labels) = features(0, 800), features(1, 1000)
     (found,) = run(train, test_h, epochs=40)
     oracle = LogisticRegression(C=1e3, max_iter=2000).fit(*train)
@@ -51,7 +52,7 @@ def test_a_linear_head_comes_close_to_logistic_regression() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_hidden_layers_find_what_a_linear_head_cannot() -> None:
+def test_hidden_layers_find_what_a_linear_probe_cannot() -> None:
     train, (test_h, test_labels) = rings(0, 800), rings(1, 500)
     linear, deep = (
         np.mean(run(train, test_h, hidden=hidden, epochs=30)[0].scores.argmax(1) == test_labels)
@@ -62,7 +63,7 @@ def test_hidden_layers_find_what_a_linear_head_cannot() -> None:
     assert deep > oracle - 0.05
 
 
-def test_the_learning_rate_is_chosen_on_the_held_out_rows_and_the_head_retrained_on_all() -> None:
+def test_the_learning_rate_is_chosen_on_the_held_out_rows_and_the_probe_retrained_on_all() -> None:
     train, (test_h, _) = features(0, 400), features(1, 50)
     (found,) = run(train, test_h, learning_rates=(0.0, 0.1))
     held_out = held_out_rows(400, 0.25, 0)
@@ -99,6 +100,6 @@ def test_every_epoch_sees_its_own_features() -> None:
         asked.append(epoch)
         return train_h + epoch
 
-    found = sgd_heads(epoch_features, train_h, labels, test_h, **(SETTINGS | {"epochs": 3}))
+    found = minibatch_probes(epoch_features, train_h, labels, test_h, **(SETTINGS | {"epochs": 3}))
     assert asked == [0, 1, 2]
     assert not np.allclose(found[0].scores, run((train_h, labels), test_h, epochs=3)[0].scores, atol=1e-3)

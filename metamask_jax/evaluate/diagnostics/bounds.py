@@ -1,4 +1,4 @@
-"""Section 4 of the paper, measured: conditional variance Phi, and the two bounds of Theorem 1.
+"""Section 4 of the paper, measured: the conditional variance Phi, and the two bounds of Theorem 1.
 
 Theorem 1 (Theorem 4.1 by LaTeX's count), with z = g(h * m) the projection of masked features, y the class, M the number
 of negatives and D the dimensionality of the representation:
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metamask_jax.evaluate.diagnostics.classes import class_means
+from metamask_jax.evaluate.diagnostics.classes import class_means, unit_length
 
 
 class ConditionalVariance(NamedTuple):
@@ -45,17 +45,10 @@ class Bounds(NamedTuple):
     remainder: float
 
 
-def normalize(z: np.ndarray) -> np.ndarray:
-    """Features [..., dim] scaled to length one, in float64; zeros stay."""
-    z = np.asarray(z, np.float64)
-    norms = np.linalg.norm(z, axis=-1, keepdims=True)
-    return z / np.where(norms > 0, norms, 1.0)
-
-
 def conditional_variance(z: np.ndarray, labels: np.ndarray) -> ConditionalVariance:
     """Phi(z|y) and Phi([z]^k|y) with delta(a, b) = |a - b|^2 (Theorem 1): the mean variance within a class.
 
-    A mask that shrinks features shrinks this as well: compare features of length one (`normalize`).
+    A mask that shrinks features shrinks this as well: compare features of length one (`unit_length`).
 
     Example:
       >>> conditional_variance(np.array([[0.0, 1.0], [2.0, 1.0]]), np.array([0, 0]))
@@ -77,7 +70,7 @@ def conditional_angle(z: np.ndarray, labels: np.ndarray) -> float:
     cosine is 1 or -1 whatever its value, so this Phi has no counterpart for dimensions.
     """
     means = class_means(z, labels)[labels]
-    cosines = np.sum(normalize(z) * normalize(means), axis=1)
+    cosines = np.sum(unit_length(z) * unit_length(means), axis=1)
     # Rounding may leave a cosine just above one.
     return float(np.mean(-np.log(np.minimum(cosines, 1.0)))) if np.all(cosines > 0) else float("inf")
 
@@ -96,17 +89,17 @@ def theorem_bounds(contrast: float, phi: ConditionalVariance, *, negatives: int)
 
 def cross_entropy(scores: np.ndarray, labels: np.ndarray) -> float:
     """L_crossentropy: mean of -log softmax(scores)[label], for scores [size, classes] and labels [size]."""
+    from scipy.special import logsumexp
+
     scores = np.asarray(scores, np.float64)
-    top = scores.max(axis=1, keepdims=True)
-    log_sums = top[:, 0] + np.log(np.exp(scores - top).sum(axis=1))
-    return float(np.mean(log_sums - scores[np.arange(len(scores)), labels]))
+    return float(np.mean(logsumexp(scores, axis=1) - scores[np.arange(len(scores)), labels]))
 
 
 def mean_classifier_scores(z: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Scores [size, classes] of the classifier whose weights are the class means, the one of Wang et al.'s theorem.
+    """Scores [size, classes] of the classifier whose weights are the class means, as in the theorem of Wang et al.
 
-    The proofs of the paper allow mu_y to be the "center of categories' feature" as well.
-    A class without rows has no mean and a score of minus infinity.
+    The proofs of the paper allow mu_y to be the "center of categories' feature" as well. A class without rows has no
+    mean and a score of minus infinity.
     """
     scores = np.asarray(z, np.float64) @ class_means(z, labels).T
     return np.where(np.isnan(scores), -np.inf, scores)
