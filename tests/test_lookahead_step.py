@@ -9,21 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from metamask_jax.core.state import Pair
 from metamask_jax.core.storage import read_json_lines
-from metamask_jax.data.loader import Pair, with_previous
+from metamask_jax.data.loader import with_previous
 from metamask_jax.evaluate.online import pretrain
 from metamask_jax.methods import Clock
-from metamask_jax.training import step as module
 from metamask_jax.training.checkpoint import Checkpoints
-from metamask_jax.training.objective import Context, Sample, total_loss
-from metamask_jax.training.optimizers import make_optimizer, make_schedule
+from metamask_jax.training.optimizers import SCHEDULES, make_optimizer, make_schedule
 from metamask_jax.training.state import build_model, init_state
-from metamask_jax.training.step import make_train_step
-from tests.tiny import LENGTH, doubled_start, step_on, tiny_batch, tiny_config
+from metamask_jax.training.step import Objective, Sample, make_train_step
+from tests.tiny import LENGTH, doubled_start, step_on, tiny_batch, tiny_config, with_views
 
 # A method that remembers and a rate that changes: both must be the previous step's. A plain step of the mask at rate
 # one shows the meta-gradient itself.
 SETTINGS = {
+    "data.augmentation": "plain",
     "meta.estimator": "lookahead",
     "method.bank_size": "40",
     "optimizer.schedule": "cosine",
@@ -49,10 +49,9 @@ def views(images, keys):
 @functools.cache
 def compiled(optimizer, devices):
     """The configuration, its first state and its step on one device or several."""
-    with jax.enable_x64(True), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "make_augmentation", lambda *args, **kwargs: views)
+    with jax.enable_x64(True):
         config, state = doubled_start(tiny_config(SETTINGS | {"optimizer.name": optimizer}))
-        return config, state, step_on(devices, config)
+        return config, state, step_on(devices, config, with_views(views))
 
 
 def trajectory(batches, optimizer="sgd", devices=1):
@@ -74,14 +73,14 @@ def test_the_mask_descends_the_difference_of_the_present_loss(name):
     config, _, _ = compiled(name, devices=1)
     model = build_model(config, axis_name=None)
     settings = {"learning_rate": config.optimizer.learning_rate, "warmup_epochs": 0.0, **LENGTH}
-    optimizer = make_optimizer(config.optimizer, make_schedule("cosine", **settings)(1), constant_rate=())
+    optimizer = make_optimizer(config.optimizer, make_schedule(SCHEDULES["cosine"], **settings)(1), constant_rate=())
 
     def loss(state, params, mask):
         step = state.step
-        context = Context(config, model, Clock(step, step / 4, step / 12), None)
-        data = batch(int(step))
-        sample = Sample(views(data.images, None), jnp.zeros((0, 16, 16, 16, 3)), None, data.labels, data.indices)
-        return total_loss(context, state, params, mask, sample)[0]
+        data, clock = batch(int(step)), Clock(step, step / 4, step / 12)
+        sample = Sample(views(data.images, None), jnp.zeros((0, 16, 16, 16, 3)), None, data.labels, data.indices, clock)
+        model_state = {"batch_stats": state.batch_stats, "method_state": state.method_state}
+        return Objective(config, model, None).total_loss(params, mask, model_state, sample)[0]
 
     @jax.jit
     def shifted(shift):

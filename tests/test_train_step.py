@@ -11,11 +11,11 @@ from metamask_jax.core.losses import nt_xent, redundancy_reduction
 from metamask_jax.methods import Clock, Inputs, Variables
 from metamask_jax.methods.base import apply_views
 from metamask_jax.models import ProjectionHead
-from metamask_jax.training import step as module
-from metamask_jax.training.objective import Context, Sample, total_loss
+from metamask_jax.training.optimizers import make_optimizer
 from metamask_jax.training.state import build_model, init_state
+from metamask_jax.training.step import Objective, Sample
 from tests.references import relative_error
-from tests.tiny import doubled_start, step_on, tiny_batch, tiny_config
+from tests.tiny import doubled_start, plain_views, step_on, tiny_batch, tiny_config, with_views
 
 BATCH = tiny_batch()
 
@@ -27,25 +27,13 @@ def run(config, steps=3):
     return state, metrics
 
 
-@pytest.fixture
-def plain_views(monkeypatch):
-    """Two views without random pixels: float32 images differ in the last digit between two compiled programs."""
-
-    def views(images, keys):
-        x = images.astype(jnp.float64) / 255
-        return jnp.stack([x, 1.2 * jnp.roll(x, 5, axis=2) ** 2])
-
-    monkeypatch.setattr(module, "make_augmentation", lambda *args, **kwargs: views)
-    return views
-
-
 @pytest.fixture(scope="module")
 def usual():
     return run(tiny_config())
 
 
 @pytest.mark.usefixtures("x64")
-def test_is_algorithm_1(plain_views):
+def test_is_algorithm_1():
     """Against a transcription with nothing shared but the modules: plain SGD, plain trial step, jax.grad through it."""
     config = tiny_config(
         {
@@ -60,6 +48,7 @@ def test_is_algorithm_1(plain_views):
             "meta.learning_rate": "0.2",
             "meta.head_learning_rate": "0.3",
             "loss.alpha": "2.0",
+            "data.augmentation": "plain",
         }
     )
     config, state = doubled_start(config)
@@ -121,7 +110,7 @@ def _at(tree, path):
 def test_the_networks_optimiser_is_pytorchs_sgd():
     """Decay joins the gradient before the momentum buffer: w -= lr * (buf = mu * buf + g + wd * w)."""
     config = tiny_config()
-    optimizer = module.make_optimizer(config.optimizer, 0.1, constant_rate=())
+    optimizer = make_optimizer(config.optimizer, 0.1, constant_rate=())
     w, buf = np.array([1.0, -2.0]), np.zeros(2)
     params = {"kernel": jnp.asarray(w)}
     state = optimizer.init(params)
@@ -135,9 +124,9 @@ def test_the_networks_optimiser_is_pytorchs_sgd():
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("devices", "accumulate"), [(2, 1), (4, 1), (4, 2)])
-def test_devices_follow_the_trajectory_of_one(plain_views, devices, accumulate):
+def test_devices_follow_the_trajectory_of_one(devices, accumulate):
     """Weights, statistics, mask and optimisers after five steps: in float64 nothing but the algorithm can differ."""
-    config, state = doubled_start(tiny_config({"train.accumulate": str(accumulate)}))
+    config, state = doubled_start(tiny_config({"train.accumulate": str(accumulate), "data.augmentation": "plain"}))
     single, step, single_step = state, step_on(devices, config), step_on(1, config)
     for _ in range(5):
         state, metrics = step(state, BATCH)
@@ -237,12 +226,12 @@ def test_remat_keeps_less_for_the_backward_pass(method, augmentation):
                 "data.size": "24",
             }
         )
-        context = Context(config, build_model(config, axis_name=None), Clock(0, 0.0, 0.0), None)
+        objective = Objective(config, build_model(config, axis_name=None), None)
 
         def residuals(state, views):
-            sample = Sample(views, views[:0], None, BATCH.labels, BATCH.indices)
-            loss = lambda params: total_loss(context, state, params, state.mask, sample)[0]  # noqa: E731
-            return jax.vjp(loss, state.params)[1]
+            sample = Sample(views, views[:0], None, BATCH.labels, BATCH.indices, Clock(0, 0.0, 0.0))
+            model_state = {"batch_stats": state.batch_stats, "method_state": state.method_state}
+            return jax.vjp(lambda p: objective.total_loss(p, state.mask, model_state, sample)[0], state.params)[1]
 
         state = jax.eval_shape(lambda: init_state(config))
         leaves = jax.tree.leaves(jax.eval_shape(residuals, state, jnp.zeros((2, 16, 32, 32, 3))))
@@ -277,20 +266,15 @@ def test_switches_train_finitely_and_differently(usual, overrides):
     assert not np.array_equal(state.mask, usual[0].mask)
 
 
-def poisoned(config, monkeypatch):
-    """A step whose views are NaN where the images are black."""
-    augment = module.make_augmentation(config.data.augmentation, image_size=32, views=2)
-    monkeypatch.setattr(
-        module,
-        "make_augmentation",
-        lambda *args, **kwargs: lambda images, keys: jnp.where(jnp.max(images) == 0, jnp.nan, augment(images, keys)),
-    )
-    return step_on(1, config)
+def poisoned_views(images, keys):
+    """Views that are NaN where the images are black."""
+    views = make_augmentation("simclr", image_size=32, views=2)(images, keys)
+    return jnp.where(jnp.max(images) == 0, jnp.nan, views)
 
 
-def test_a_step_that_is_not_finite_is_skipped_whole_and_counted(monkeypatch):
-    config = tiny_config()
-    step, state = poisoned(config, monkeypatch), init_state(config)
+def test_a_step_that_is_not_finite_is_skipped_whole_and_counted():
+    config = tiny_config({"data.augmentation": "plain"})
+    step, state = step_on(1, config, with_views(poisoned_views)), init_state(config)
     counts = []
     for i in range(6):
         before = state

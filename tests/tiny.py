@@ -9,12 +9,12 @@ import numpy as np
 from flax import linen as nn
 from ml_collections import ConfigDict
 
+from metamask_jax.augment import CustomViews
 from metamask_jax.config import apply_overrides, default_config
 from metamask_jax.data.loader import Batch
-from metamask_jax.models import ENCODERS
 from metamask_jax.models.layers import BatchNorm, as_output, dense
 from metamask_jax.training.distributed import AXIS
-from metamask_jax.training.registry import validate
+from metamask_jax.training.registry import REGISTRY, Registry, validate
 from metamask_jax.training.state import TrainState, init_state
 from metamask_jax.training.step import Step, make_train_step
 
@@ -40,19 +40,43 @@ class TinyEncoder(nn.Module):
         return as_output((nn.remat(layer) if self.remat else layer)(self, x))
 
 
-ENCODERS["tiny"] = lambda *, width, stem, image_size, **settings: TinyEncoder(**settings)  # type: ignore
-ENCODERS["smooth"] = lambda *, width, stem, image_size, **settings: TinyEncoder(activation=nn.softplus, **settings)  # type: ignore
+def _tiny(*, width, stem, image_size, **settings):
+    return TinyEncoder(**settings)
 
 
-def tiny_config(overrides: Mapping[str, str] | None = None) -> ConfigDict:
+def _smooth(*, width, stem, image_size, **settings):
+    return TinyEncoder(activation=nn.softplus, **settings)
+
+
+def plain_views(images, keys):
+    """Two views without random pixels: float32 images differ in the last digit between two compiled programs."""
+    x = images.astype(jnp.float64) / 255
+    return jnp.stack([x, 1.2 * jnp.roll(x, 5, axis=2) ** 2])
+
+
+def register(registry: Registry) -> Registry:
+    """Makes this module a plugin."""
+    return registry.extended(
+        encoders={"tiny": _tiny, "smooth": _smooth},
+        augmentations={"plain": lambda image_size: CustomViews(plain_views)},
+    )
+
+
+def with_views(full, small=None) -> Registry:
+    """A registry in which the augmentation "plain" is the given function."""
+    return register(REGISTRY).extended(augmentations={"plain": lambda image_size: CustomViews(full, small)})
+
+
+def tiny_config(overrides: Mapping[str, str] | None = None, registry: Registry | None = None) -> ConfigDict:
     config = default_config()
+    config.plugins = ("tests.tiny",)
     config.train.update(batch_size=16, steps=12)
     config.encoder.name = "tiny"
     config.method.update(temperature=0.2, head=(8, 6))
     config.loss.drr_head = (10,)
     config.optimizer.update(learning_rate=0.05)
     config.mask.update(learning_rate=1.0)
-    return validate(apply_overrides(config, overrides or {}))
+    return validate(apply_overrides(config, overrides or {}), registry)
 
 
 def tiny_images(count: int = 16, size: int = 32) -> np.ndarray:
@@ -75,20 +99,20 @@ def doubled(tree: T) -> T:
     )
 
 
-def doubled_start(config: ConfigDict) -> tuple[ConfigDict, TrainState]:
+def doubled_start(config: ConfigDict, registry: Registry | None = None) -> tuple[ConfigDict, TrainState]:
     """The float64 twin of a configuration, and its initial state."""
-    state = doubled(init_state(config))
+    state = doubled(init_state(config, registry=registry))
     config = config.copy_and_resolve_references()
     config.train.dtype = "float64"
     return config, state
 
 
-def step_on(devices: int, config: ConfigDict) -> Step:
+def step_on(devices: int, config: ConfigDict, registry: Registry | None = None) -> Step:
     """The step on a whole batch, compiled for one device or with the batch split over several."""
     if devices == 1:
-        return jax.jit(make_train_step(config, **LENGTH, axis_name=None))
+        return jax.jit(make_train_step(config, **LENGTH, registry=registry))
     step = jax.pmap(
-        make_train_step(config, **LENGTH, axis_name=AXIS),
+        make_train_step(config, **LENGTH, axis_name=AXIS, registry=registry),
         axis_name=AXIS,
         in_axes=(None, 0),
         out_axes=None,

@@ -3,7 +3,7 @@
 The only file that asks whether there is a mapped axis.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 from jax import lax
@@ -44,3 +44,14 @@ def device_count(axis_name: str | None) -> int:
 def device_index(axis_name: str | None) -> jax.Array | int:
     """Which of them this one is."""
     return 0 if axis_name is None else lax.axis_index(axis_name)
+
+
+def sums_gradients(batch: Any, axis_name: str | None) -> bool:
+    """Whether `jax.shard_map` checks what varies over devices (`check_vma=True`).
+
+    Gradients of replicated weights then arrive summed over devices, and averaging them would count every device again.
+    """
+    kinds = map(jax.typeof, jax.tree.leaves(batch))
+    # The attribute's name has changed in JAX 0.10.
+    varying = (kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma for kind in kinds)
+    return any(axis_name in axes for axes in varying)

@@ -15,17 +15,18 @@ same weights), the meta-gradient after. The losses must be those of the whole ba
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from metamask_jax.core.collectives import mean
+from metamask_jax.core.trial import Scope, TrialStep, make_trial_step, pull_back_step, require_floating, restrict, split
 from metamask_jax.core.types import PyTree
 
 Loss = Callable[[PyTree, PyTree], jax.Array]
-TrialStep = Callable[[PyTree, PyTree], PyTree]
+Estimator = Callable[[Loss, Loss, PyTree, PyTree, TrialStep, str | None], "MetaGradient"]
 
 
 class MetaGradient(NamedTuple):
@@ -78,8 +79,8 @@ def trial_params(
       >>> trial_params(loss, jnp.array([1.0, 1.0]), jnp.array([1.0, 2.0]), learning_rate=0.1)
       Array([0.9, 0.6], dtype=float32)
     """
-    _require_floating("params", params)
-    step = _trial_step(learning_rate, optimizer, opt_state)
+    require_floating("params", params)
+    step = make_trial_step(learning_rate, optimizer, opt_state)
     return step(mean(jax.grad(inner_loss)(params, mask), axis_name), params)
 
 
@@ -92,7 +93,8 @@ def meta_gradient(
     learning_rate: PyTree = None,
     optimizer: optax.GradientTransformation | None = None,
     opt_state: optax.OptState | None = None,
-    estimator: str = "exact",
+    estimator: str | Estimator = "exact",
+    scope: Scope = None,
     axis_name: str | None = None,
 ) -> tuple[jax.Array, PyTree]:
     """The outer loss at the trial weights, and its derivative with respect to the mask (paper Eq. 6).
@@ -105,8 +107,10 @@ def meta_gradient(
       learning_rate: of the trial step, as in `trial_params`.
       optimizer: instead of `learning_rate`, as in `trial_params`.
       opt_state: goes with `optimizer`.
-      estimator: `exact`, `first_order` (without the part through the trial weights) or `finite_difference` (that part
-        by a central difference, as in the authors' program).
+      estimator: `exact`, `first_order` (without the part through the trial weights), `finite_difference` (that part
+        by a central difference, as in the authors' program), or a function like those in `ESTIMATORS`.
+      scope: which of `params` the trial step moves: the beginning of their names, such as `"head"`, or a predicate on
+        a name such as `"head.fc1.kernel"`; None is all of them.
       axis_name: the mapped axis over which the batch is split, if any.
 
     Returns:
@@ -127,6 +131,7 @@ def meta_gradient(
         optimizer=optimizer,
         opt_state=opt_state,
         estimator=estimator,
+        scope=scope,
         axis_name=axis_name,
     )
     return parts.value, parts.total
@@ -141,7 +146,8 @@ def meta_gradient_parts(
     learning_rate: PyTree = None,
     optimizer: optax.GradientTransformation | None = None,
     opt_state: optax.OptState | None = None,
-    estimator: str = "exact",
+    estimator: str | Estimator = "exact",
+    scope: Scope = None,
     axis_name: str | None = None,
 ) -> MetaGradient:
     """As `meta_gradient`, with the direct and the second-order part apart, at no further cost.
@@ -152,12 +158,23 @@ def meta_gradient_parts(
       >>> f"{optax.tree.norm(parts.direct):.4f}, {optax.tree.norm(parts.second_order):.4f}"
       '1.0837, 0.9767'
     """
-    if estimator not in ESTIMATORS:
-        raise ValueError(f"estimator={estimator!r}; expected one of {', '.join(map(repr, ESTIMATORS))}")
-    _require_floating("params", params)
-    _require_floating("mask", mask)
-    step = _trial_step(learning_rate, optimizer, opt_state)
-    return ESTIMATORS[estimator](inner_loss, outer_loss, params, mask, step, axis_name)
+    if not callable(estimator) and estimator not in ESTIMATORS:
+        raise ValueError(f"estimator={estimator!r}; expected one of {', '.join(map(repr, ESTIMATORS))}, or a function")
+    require_floating("params", params)
+    require_floating("mask", mask)
+    estimate = estimator if callable(estimator) else ESTIMATORS[estimator]
+    step = make_trial_step(learning_rate, optimizer, opt_state)
+    if scope is None:
+        return estimate(inner_loss, outer_loss, params, mask, step, axis_name)
+    moving, join = split(params, scope)
+    return estimate(
+        lambda moving, mask: inner_loss(join(moving), mask),
+        lambda moving, mask: outer_loss(join(moving), mask),
+        moving,
+        mask,
+        restrict(step, params, scope),
+        axis_name,
+    )
 
 
 def lookahead_gradient(
@@ -199,16 +216,16 @@ def lookahead_gradient(
       >>> (direct + second_order).round(4)  # with one minibatch, as `exact`
       Array([ 0.63, -0.24], dtype=float32)
     """
-    _require_floating("previous_params", previous_params)
-    _require_floating("previous_mask", previous_mask)
-    step = _trial_step(learning_rate, optimizer, opt_state)
+    require_floating("previous_params", previous_params)
+    require_floating("previous_mask", previous_mask)
+    step = make_trial_step(learning_rate, optimizer, opt_state)
 
-    def present_params(mask: PyTree) -> PyTree:
-        return step(mean(jax.grad(previous_loss)(previous_params, mask), axis_name), previous_params)
-
-    # Only the pull-back is used: under jit, the gradient of a step that is linear in it is not computed again.
-    _, pull_back = jax.vjp(present_params, previous_mask)
-    (second_order,) = pull_back(slope)
+    gradient, pull_to_mask = jax.vjp(
+        lambda mask: mean(jax.grad(previous_loss)(previous_params, mask), axis_name), previous_mask
+    )
+    # Only pull-backs are used: under jit, the gradient of a step that is linear in it is not computed again.
+    _, pull_to_gradient = pull_back_step(step, gradient, previous_params)
+    (second_order,) = pull_to_mask(pull_to_gradient(slope))
     return mean(second_order, axis_name)
 
 
@@ -216,14 +233,11 @@ def _exact(
     inner_loss: Loss, outer_loss: Loss, params: PyTree, mask: PyTree, step: TrialStep, axis_name: str | None
 ) -> MetaGradient:
     """Differentiates through the trial step."""
-
-    def trial(mask: PyTree) -> PyTree:
-        return step(mean(jax.grad(inner_loss)(params, mask), axis_name), params)
-
     # jax.grad of outer_loss(trial(mask), mask), written out so that its two terms can be told apart.
-    at_trial, pull_back = jax.vjp(trial, mask)
+    gradient, pull_to_mask = jax.vjp(lambda mask: mean(jax.grad(inner_loss)(params, mask), axis_name), mask)
+    at_trial, pull_to_gradient = pull_back_step(step, gradient, params)
     value, (slope, direct) = jax.value_and_grad(outer_loss, argnums=(0, 1))(at_trial, mask)
-    (second_order,) = pull_back(slope)
+    (second_order,) = pull_to_mask(pull_to_gradient(slope))
     return MetaGradient(value, mean(direct, axis_name), mean(second_order, axis_name))
 
 
@@ -241,11 +255,11 @@ def _finite_difference(
 ) -> MetaGradient:
     """Differences the inner loss's mask gradient along the direction in which the outer loss sees the weights move."""
     gradient = mean(jax.grad(inner_loss)(params, mask), axis_name)
-    at_trial, pull_back = jax.vjp(lambda gradient: step(gradient, params), gradient)
+    at_trial, pull_to_gradient = pull_back_step(step, gradient, params)
     value, (slope, direct) = jax.value_and_grad(outer_loss, argnums=(0, 1))(at_trial, mask)
     # The second-order term is d/dmask <grad_params inner_loss, direction>. For a plain step the direction is
     # -learning_rate * slope, and what follows is the authors' r = 0.01 / ||slope||.
-    (direction,) = pull_back(mean(slope, axis_name))
+    direction = pull_to_gradient(mean(slope, axis_name))
     length = optax.tree.norm(direction)
     radius = 0.01 / jnp.where(length > 0, length, 1.0)  # no direction, no second-order term: the difference is zero
 
@@ -259,45 +273,10 @@ def _finite_difference(
     return MetaGradient(value, mean(direct, axis_name), second_order)
 
 
-ESTIMATORS = {"exact": _exact, "first_order": _first_order, "finite_difference": _finite_difference}
+ESTIMATORS: dict[str, Estimator] = {
+    "exact": _exact,
+    "first_order": _first_order,
+    "finite_difference": _finite_difference,
+}
 # Those of a configuration: `lookahead` spans two steps of a training, so it is not among those of `meta_gradient`.
 TRAINING_ESTIMATORS = (*ESTIMATORS, "lookahead")
-
-
-def _trial_step(
-    learning_rate: PyTree, optimizer: optax.GradientTransformation | None, opt_state: optax.OptState | None
-) -> TrialStep:
-    """`(gradient, params) -> trial params`, plain or through an optimiser."""
-    if (learning_rate is None) == (optimizer is None):
-        given = "neither" if optimizer is None else "both"
-        raise ValueError(f"{given} of learning_rate and optimizer given; expected exactly one of them")
-    if optimizer is None:
-        return lambda gradient, params: _descend(params, gradient, learning_rate)
-    if opt_state is None:
-        raise ValueError("opt_state=None; expected the state of the given optimizer")
-
-    def step(gradient: PyTree, params: PyTree) -> PyTree:
-        updates, _ = optimizer.update(gradient, opt_state, params)
-        return jax.tree.map(lambda w, u: (w + u).astype(w.dtype), params, updates)
-
-    return step
-
-
-def _descend(params: PyTree, gradient: PyTree, learning_rate: PyTree) -> PyTree:
-    """One plain gradient step, with one rate or one for each subtree."""
-
-    def subtree(rate: Any, params: PyTree, gradient: PyTree) -> PyTree:
-        return jax.tree.map(lambda w, g: (w - rate * g).astype(w.dtype), params, gradient)
-
-    try:
-        return jax.tree.map(subtree, learning_rate, params, gradient)
-    except ValueError as error:
-        found, expected = jax.tree.structure(learning_rate), jax.tree.structure(params)
-        raise ValueError(f"learning_rate={found}; expected a number or a prefix of params={expected}") from error
-
-
-def _require_floating(name: str, tree: PyTree) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        dtype = jnp.result_type(leaf)
-        if not jnp.issubdtype(dtype, jnp.floating):
-            raise TypeError(f"{name}{jax.tree_util.keystr(path)}.dtype={dtype}; expected a floating-point type")

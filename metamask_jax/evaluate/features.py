@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from metamask_jax.augment import PRESETS, Augmentation, ViewSpec, color_space, example_keys, make_augmentation
 from metamask_jax.core.types import PyTree
 from metamask_jax.data.sources import Source
-from metamask_jax.training.registry import REGISTRY, Registry
+from metamask_jax.training.registry import Registry, registry_of
 from metamask_jax.training.state import build_encoder
 
 # Images that go through the encoder at once. A fixed number, because the order of a compiled program's additions, and
@@ -40,11 +40,12 @@ class Extractor(Protocol):
         ...
 
 
-def eval_view(config: ConfigDict, registry: Registry = REGISTRY) -> ViewSpec:
+def eval_view(config: ConfigDict, registry: Registry | None = None) -> ViewSpec:
     """How an encoder of this configuration sees pictures: resized, cropped in the middle, normalised.
 
     An encoder trained on Lab channels is shown Lab channels.
     """
+    registry = registry or registry_of(config)
     size = config.data.image_size
     trained_on = color_space(registry.augmentations[config.data.augmentation](size))
     return PRESETS["eval_lab" if trained_on == "lab" else "eval"](size)[0]
@@ -56,7 +57,7 @@ def make_extractor(
     view: ViewSpec | Augmentation | None = None,
     seed: int = 0,
     devices: Sequence[jax.Device] | None = None,
-    registry: Registry = REGISTRY,
+    registry: Registry | None = None,
 ) -> Extractor:
     """Builds the function `(params, batch_stats, images) -> h` that gives the encoder's features of images.
 
@@ -68,7 +69,7 @@ def make_extractor(
       view: what is done to the images first, a function of images and keys included; None for `eval_view`.
       seed: of a view that is random.
       devices: devices of this process; None for all of them.
-      registry: what the configuration's names stand for.
+      registry: what the configuration's names stand for; None is ours and `config.plugins`.
     """
     devices = jax.local_devices() if devices is None else list(devices)
     blocks = max(2, -(-config.eval.batch_size // (BLOCK * len(devices))))  # a loop of one would be compiled differently

@@ -16,7 +16,7 @@ from metamask_jax.evaluate.features import extract_source, make_extractor
 from metamask_jax.evaluate.knn import knn_accuracy
 from metamask_jax.evaluate.spectrum import cross_correlation, effective_rank, singular_values
 from metamask_jax.training import loop
-from metamask_jax.training.registry import REGISTRY, Registry
+from metamask_jax.training.registry import Registry
 from metamask_jax.training.state import TrainState
 
 _log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ def pretrain(
     workdir: str | os.PathLike[str],
     *,
     accept_changes: bool = False,
-    registry: Registry = REGISTRY,
+    registry: Registry | None = None,
 ) -> dict[str, Any]:
     """Trains in a working directory, or goes on where it left off: `training.loop.train` with kNN and a report.
 
@@ -37,7 +37,7 @@ def pretrain(
       workdir: holds everything the run writes. If it holds checkpoints of this run already, training goes on from the
         newest whole one exactly as if it had never stopped.
       accept_changes: go on even though the configuration is not the one the run was started with.
-      registry: what the configuration's names stand for.
+      registry: what the configuration's names stand for; None is ours and `config.plugins`.
 
     Returns:
       What is in `result.json`.
@@ -56,7 +56,7 @@ def pretrain(
 class OnlineEvaluator:
     """Judges the features of a state by the labelled splits of the training data."""
 
-    def __init__(self, config: ConfigDict, registry: Registry = REGISTRY) -> None:
+    def __init__(self, config: ConfigDict, registry: Registry | None = None) -> None:
         """Opens nothing yet: a run that ends before its first evaluation never pays for the labelled splits."""
         self._config = config
         self._extract = make_extractor(config, registry=registry)

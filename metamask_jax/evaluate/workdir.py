@@ -14,7 +14,7 @@ from metamask_jax.errors import CheckpointError, ConfigError
 from metamask_jax.evaluate.cache import cached_features
 from metamask_jax.evaluate.features import extract_source, make_extractor
 from metamask_jax.training.checkpoint import Checkpoints, DamagedError
-from metamask_jax.training.registry import REGISTRY, Registry, validate
+from metamask_jax.training.registry import Registry, registry_of, validate
 from metamask_jax.training.state import TrainState, init_state
 
 
@@ -26,14 +26,14 @@ class Run(NamedTuple):
       config: its validated configuration.
       state: its state, of NumPy arrays.
       step: the training step after which the state was saved.
-      registry: what the configuration's names stand for.
+      registry: what the configuration's names stand for; None is ours and `config.plugins`.
     """
 
     workdir: pathlib.Path
     config: ConfigDict
     state: TrainState
     step: int
-    registry: Registry = REGISTRY
+    registry: Registry
 
     @property
     def mask_weights(self) -> np.ndarray:
@@ -41,13 +41,13 @@ class Run(NamedTuple):
         return np.asarray(mask_weights(self.state.mask, activation=self.config.mask.activation))
 
 
-def load_run(workdir: str | pathlib.Path, *, step: int | str = "last", registry: Registry = REGISTRY) -> Run:
+def load_run(workdir: str | pathlib.Path, *, step: int | str = "last", registry: Registry | None = None) -> Run:
     """Reads a run; nothing in its working directory changes, and it may still be training.
 
     Args:
       workdir: of the run.
       step: a step that was saved, `last` for the newest, or `best` for the one with the highest online kNN accuracy.
-      registry: what the configuration's names stand for.
+      registry: what the configuration's names stand for; None is ours and `config.plugins`.
 
     Raises:
       ConfigError: there is no run, or no such step; the message names those that exist.
@@ -69,7 +69,7 @@ def load_run(workdir: str | pathlib.Path, *, step: int | str = "last", registry:
         raise CheckpointError(f"--workdir {workdir}: {error}") from error
     finally:
         checkpoints.close()
-    return Run(workdir, config, restored.state, found, registry)
+    return Run(workdir, config, restored.state, found, registry or registry_of(config))
 
 
 def features(run: Run, source: Source) -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +98,7 @@ def features(run: Run, source: Source) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def read_config(workdir: pathlib.Path, registry: Registry = REGISTRY) -> ConfigDict:
+def read_config(workdir: pathlib.Path, registry: Registry | None = None) -> ConfigDict:
     """The configuration of the run in a working directory."""
     if not workdir.is_dir():
         raise ConfigError(f"--workdir {workdir} does not exist; expected the folder of a pretrained run")

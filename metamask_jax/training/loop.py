@@ -28,7 +28,7 @@ from metamask_jax.training import distributed
 from metamask_jax.training.checkpoint import Checkpoints
 from metamask_jax.training.logging import Silence, Watch, check_libraries
 from metamask_jax.training.monitor import Evaluator, Monitor
-from metamask_jax.training.registry import REGISTRY, Registry, validate
+from metamask_jax.training.registry import Registry, registry_of, validate
 from metamask_jax.training.state import TrainState, init_state, looks_ahead
 from metamask_jax.training.step import META_METRICS, make_train_step
 from metamask_jax.version import __version__
@@ -60,7 +60,7 @@ def train(
     workdir: str | os.PathLike[str],
     *,
     accept_changes: bool = False,
-    registry: Registry = REGISTRY,
+    registry: Registry | None = None,
     make_evaluator: Callable[[ConfigDict, Registry], Evaluator] | None = None,
 ) -> dict[str, Any]:
     """Trains, or goes on training, in a working directory.
@@ -70,7 +70,7 @@ def train(
       workdir: holds everything the run writes. If it holds checkpoints of this run already, training goes on from the
         newest whole one exactly as if it had never stopped.
       accept_changes: go on even though the configuration is not the one the run was started with.
-      registry: what the configuration's names stand for.
+      registry: what the configuration's names stand for; None is ours and `config.plugins`.
       make_evaluator: builds what judges the features while training; None for no evaluation.
 
     Returns:
@@ -81,6 +81,7 @@ def train(
       TrainingError: the losses are not finite any more, or the disk is full.
       Interrupted: SIGTERM or SIGINT arrived; the state is saved.
     """
+    registry = registry or registry_of(config)
     config = validate(config, registry)
     check_libraries(config.log)
     distributed.check_batch_size(config.train.batch_size, config.train.accumulate)

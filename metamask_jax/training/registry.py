@@ -1,6 +1,7 @@
 """What the names in a configuration stand for, and the check of a configuration against them."""
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -50,14 +51,35 @@ class Registry:
 
 
 REGISTRY = Registry(METHODS, ENCODERS, PRESETS, OPTIMIZERS, SCHEDULES)
+"""What comes with this package."""
 
 
-def validate(config: ConfigDict, registry: Registry = REGISTRY) -> ConfigDict:
+def registry_of(config: ConfigDict) -> Registry:
+    """Our registry, extended by the plugins of a configuration in turn.
+
+    A plugin is a module with a function `register(registry) -> registry`. Its name is part of the configuration, so
+    whatever opens the working directory later finds the same parts.
+    """
+    registry = REGISTRY
+    plugins = config.plugins if isinstance(config.plugins, tuple) else ()  # anything else is refused by `check_values`
+    for name in plugins:
+        try:
+            registry = importlib.import_module(name).register(registry)
+        except Exception as error:
+            raise ConfigError(
+                f"config.plugins={plugins!r}; expected modules with register(registry) -> registry, but {name}: {error}"
+            ) from error
+        if not isinstance(registry, Registry):
+            raise ConfigError(f"config.plugins={plugins!r}; expected register() of {name} to return a Registry")
+    return registry
+
+
+def validate(config: ConfigDict, registry: Registry | None = None) -> ConfigDict:
     """Checks every key, type and value, and fills in the method's own defaults.
 
     Args:
       config: the configuration; it is not changed.
-      registry: what its names may be.
+      registry: what its names may be; None is ours and `config.plugins`.
 
     Returns:
       A complete, locked copy.
@@ -65,6 +87,7 @@ def validate(config: ConfigDict, registry: Registry = REGISTRY) -> ConfigDict:
     Raises:
       ConfigError: naming the culprit and what is allowed.
     """
+    registry = registry or registry_of(config)
     check_values(
         config,
         {
@@ -79,6 +102,7 @@ def validate(config: ConfigDict, registry: Registry = REGISTRY) -> ConfigDict:
             "optimizer.name": registry.optimizers,
             "optimizer.schedule": registry.schedules,
             "train.dtype": ("float32", "bfloat16"),
+            "train.kernels": ("auto", "native", "xla"),
         },
     )
     return _with_method(from_json(to_json(config)), registry).lock()

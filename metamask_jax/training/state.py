@@ -13,7 +13,7 @@ from metamask_jax.methods import Method
 from metamask_jax.methods.base import init_module
 from metamask_jax.models import Encoder, ProjectionHead
 from metamask_jax.training.optimizers import make_mask_optimizer, make_optimizer
-from metamask_jax.training.registry import REGISTRY, Registry
+from metamask_jax.training.registry import Registry, registry_of
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -60,8 +60,9 @@ def looks_ahead(config: ConfigDict) -> bool:
     return config.mask.learn and config.meta.estimator == "lookahead"
 
 
-def build_encoder(config: ConfigDict, *, axis_name: str | None, registry: Registry = REGISTRY) -> Encoder:
+def build_encoder(config: ConfigDict, *, axis_name: str | None, registry: Registry | None = None) -> Encoder:
     """Builds the encoder of a configuration; `axis_name` synchronises its BatchNorm."""
+    registry = registry or registry_of(config)
     return registry.methods[config.method.name].encoder(
         config.encoder.name,
         width=config.encoder.width,
@@ -74,8 +75,9 @@ def build_encoder(config: ConfigDict, *, axis_name: str | None, registry: Regist
     )
 
 
-def build_model(config: ConfigDict, *, axis_name: str | None, registry: Registry = REGISTRY) -> Model:
+def build_model(config: ConfigDict, *, axis_name: str | None, registry: Registry | None = None) -> Model:
     """Builds the encoder, the redundancy-reduction head and the method; `axis_name` synchronises BatchNorm."""
+    registry = registry or registry_of(config)
     return Model(
         encoder=build_encoder(config, axis_name=axis_name, registry=registry),
         drr_head=ProjectionHead(
@@ -85,8 +87,9 @@ def build_model(config: ConfigDict, *, axis_name: str | None, registry: Registry
     )
 
 
-def init_state(config: ConfigDict, *, registry: Registry = REGISTRY) -> TrainState:
+def init_state(config: ConfigDict, *, registry: Registry | None = None) -> TrainState:
     """The state before the first step, a function of the validated configuration and its seed alone."""
+    registry = registry or registry_of(config)
     model = build_model(config, axis_name=None, registry=registry)
     keys = jax.random.split(jax.random.key(config.train.seed), 3)
     size, dim = config.data.image_size, model.encoder.features
