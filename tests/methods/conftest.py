@@ -3,14 +3,18 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import pytest
 
+from metamask_jax.augment import CustomViews
 from metamask_jax.methods import METHODS
-from metamask_jax.training import step as module
-from tests.tiny import doubled_start, step_on, tiny_batch, tiny_config
+from metamask_jax.training import registry
+from tests.tiny import doubled_start, plain_views, register, step_on, tiny_batch, tiny_config
 
 BATCH = tiny_batch()
+# Tiny networks, and views without random pixels in either colour space.
+REGISTRY = register(registry.REGISTRY).extended(
+    augmentations={"plain_lab": lambda image_size: CustomViews(plain_views, color_space="lab")}
+)
 # A plain step of the mask, at rate one, shows the meta-gradient itself.
 PLAIN = {
     "meta.trial": "gradient",
@@ -32,13 +36,7 @@ NEEDS = {
 }
 
 
-def plain_views(images, keys):
-    """In float64: float32 images would differ in the last digit between two compiled programs."""
-    x = images.astype(jnp.float64) / 255
-    return jnp.stack([x, 1.2 * jnp.roll(x, 5, axis=2) ** 2])
-
-
-def method_config(name, **overrides):
+def method_config(name, registry=REGISTRY, **overrides):
     small = {
         "method.name": name,
         "method.predictor": "7",
@@ -48,22 +46,23 @@ def method_config(name, **overrides):
         "method.num_classes": "3",
         "loss.drr": "false",  # no part of any method
     } | NEEDS.get(name, {})
-    return tiny_config(PLAIN | small | {key.replace("__", "."): str(value) for key, value in overrides.items()})
+    given = {key.replace("__", "."): str(value) for key, value in overrides.items()}
+    return tiny_config(PLAIN | small | given, registry)
 
 
 @functools.cache
 def start(name):
     """The configuration of a method and its first state, in float64; a head of one layer is sooner compiled."""
-    return doubled_start(method_config(name, method__head=(6,)))
+    views = "plain_lab" if METHODS[name].color_space == "lab" else "plain"
+    return doubled_start(method_config(name, method__head=(6,), data__augmentation=views), REGISTRY)
 
 
 @functools.cache
 def compiled(name, devices):
     """The configuration, its first state and its step `(state, batch) -> (state, metrics)`, in float64."""
-    with jax.enable_x64(True), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "make_augmentation", lambda *args, **kwargs: plain_views)
+    with jax.enable_x64(True):
         config, state = start(name)
-        return config, state, step_on(devices, config)
+        return config, state, step_on(devices, config, REGISTRY)
 
 
 every_method = pytest.mark.parametrize("name", METHODS)

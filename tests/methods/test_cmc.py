@@ -183,7 +183,8 @@ def test_split_encoder_refuses_other_images():
     [
         (
             {"data__augmentation": "simclr"},
-            r"augmentation='simclr'; expected 'cmc' or 'shapes_lab' for .*'cmc'",
+            r"config\.data\.augmentation='simclr'; expected one of 'cmc', 'shapes_lab', 'eval_lab', 'plain_lab' for "
+            r"config\.method\.name='cmc', whose encoders see lab channels",
         ),
         ({"data__views": 1, "loss__drr": "true"}, r"config.data.views=1; expected at least 2"),
     ],

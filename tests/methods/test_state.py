@@ -9,11 +9,11 @@ import pytest
 from metamask_jax.config import apply_overrides, default_config
 from metamask_jax.errors import ConfigError
 from metamask_jax.methods import METHODS, Clock, Method, Output, Recipe, Variables, queue
-from metamask_jax.methods.siamese import cosine_momentum, moving_average
+from metamask_jax.methods.byol import cosine_momentum
 from metamask_jax.training.optimizers import make_optimizer
 from metamask_jax.training.registry import validate
 from metamask_jax.training.state import init_state
-from tests.methods.conftest import BATCH, NEEDS, method_config
+from tests.methods.conftest import BATCH, NEEDS, REGISTRY, method_config
 from tests.tiny import step_on, tiny_config
 
 
@@ -65,10 +65,6 @@ class TestMovingAverage:
         np.testing.assert_allclose(cosine_momentum(0.99, steps / 100), expected, rtol=1e-6)
         assert (float(cosine_momentum(0.99, 0.0)), float(cosine_momentum(0.99, 1.0))) == pytest.approx((0.99, 1.0))
 
-    def test_is_of_the_updated_weights(self):
-        target, online = {"a": jnp.array([1.0, 2.0])}, {"a": jnp.array([3.0, -2.0])}
-        np.testing.assert_allclose(moving_average(target, online, 0.75)["a"], [1.5, 1.0])
-
     @pytest.mark.parametrize(("name", "momentum"), [("byol", 1 - 0.2 * (np.cos(np.pi / 3) + 1) / 2), ("moco", 0.8)])
     def test_methods_move_their_target_so(self, name, momentum):
         """A third of the way through the run."""
@@ -98,8 +94,8 @@ def diary(config, axis_name):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_memory_of_all_devices_arrives_in_order_with_the_updated_weights(monkeypatch, accumulate):
-    monkeypatch.setitem(METHODS, "diary", Recipe(diary, defaults={}, min_views=1))
+def test_the_memory_of_all_devices_arrives_in_order_with_the_updated_weights(accumulate):
+    registry = REGISTRY.extended(methods={"diary": Recipe(diary, defaults={}, min_views=1)})
     config = tiny_config(
         {
             "method.name": "diary",
@@ -107,9 +103,10 @@ def test_the_memory_of_all_devices_arrives_in_order_with_the_updated_weights(mon
             "mask.learn": "false",
             "data.augmentation": "eval",
             "train.accumulate": str(accumulate),
-        }
+        },
+        registry,
     )
-    after, _ = step_on(4, config)(init_state(config), BATCH)
+    after, _ = step_on(4, config, registry)(init_state(config, registry=registry), BATCH)
     np.testing.assert_array_equal(after.method_state["seen"], BATCH.indices)
     np.testing.assert_array_equal(after.method_state["bias"], after.params["encoder"]["bn"]["bias"])
     assert np.any(after.method_state["bias"])
@@ -130,7 +127,7 @@ def test_what_keeps_its_learning_rate_does_not_follow_the_schedule():
 class TestDropout:
     def masked_share(self, shared):
         from metamask_jax.augment import example_keys
-        from metamask_jax.training.objective import _dropout
+        from metamask_jax.training.step import _dropout
 
         config = tiny_config({"method.dropout": "0.25", "method.dropout_shared": str(shared)})
         h = jnp.ones((2, 64, 100))

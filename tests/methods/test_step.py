@@ -8,10 +8,11 @@ from jax import lax
 from metamask_jax.config import alone
 from metamask_jax.methods import METHODS, Clock
 from metamask_jax.training.checkpoint import Checkpoints
-from metamask_jax.training.objective import Context, Sample, method_loss
 from metamask_jax.training.state import build_model, init_state
-from tests.methods.conftest import BATCH, compiled, method_config, plain_views
+from metamask_jax.training.step import Objective, Sample
+from tests.methods.conftest import BATCH, REGISTRY, compiled, method_config
 from tests.references import relative_error
+from tests.tiny import plain_views
 
 
 @pytest.fixture(scope="module", params=METHODS)
@@ -74,14 +75,15 @@ def test_exact_meta_gradient_equals_differences(name, monkeypatch):
     config, state, step = compiled(name, 1)
     after, _ = step(state, BATCH)
     found = state.mask - after.mask  # the mask's step was a plain one, at rate one, from the updated weights
-    at = after.replace(method_state=state.method_state, mask=state.mask)
+    at = after.replace(mask=state.mask)
+    model_state = {"batch_stats": after.batch_stats, "method_state": state.method_state}
     views = plain_views(BATCH.images, None)
-    sample = Sample(views=views, small=views[:0], keys=None, labels=BATCH.labels, indices=BATCH.indices)
-    context = Context(config, build_model(config, axis_name=None), Clock(0, 0.0, 0.0), None)
+    sample = Sample(views, views[:0], None, BATCH.labels, BATCH.indices, Clock(0, 0.0, 0.0))
+    objective = Objective(config, build_model(config, axis_name=None, registry=REGISTRY), None)
 
     def loss(params, mask, stop_gradient):
         monkeypatch.setattr(lax, "stop_gradient", stop_gradient)
-        return method_loss(context, at, params, mask, sample)[0].loss
+        return objective.method_loss(params, mask, model_state, sample)[0]
 
     @jax.jit
     def outer_losses(masks):

@@ -6,18 +6,17 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from metamask_jax.augment import example_keys, make_multi_crop
+from metamask_jax.augment import PRESETS, CustomViews, example_keys, make_multi_crop
 from metamask_jax.core.losses import sinkhorn, swapped_prediction
 from metamask_jax.errors import ConfigError
 from metamask_jax.methods import METHODS, Clock, Inputs
-from metamask_jax.models import ENCODERS, make_encoder
+from metamask_jax.models import make_encoder
 from metamask_jax.models.layers import BatchNorm, as_output, dense
-from metamask_jax.training import step as module
-from metamask_jax.training.objective import Context, Sample, total_loss
 from metamask_jax.training.state import build_model
-from tests.methods.conftest import BATCH, method_config, plain_views
+from metamask_jax.training.step import Objective, Sample
+from tests.methods.conftest import BATCH, REGISTRY, method_config
 from tests.methods.test_definitions import on_views
-from tests.tiny import doubled, doubled_start, step_on
+from tests.tiny import doubled, doubled_start, plain_views, step_on
 
 RNG = np.random.default_rng(0)
 
@@ -196,41 +195,44 @@ class Pooled(nn.Module):
         return as_output(nn.relu(BatchNorm(train=train, dtype=self.dtype, axis_name=self.axis_name, name="bn")(x)))
 
 
-def pooled_config(**overrides):
-    return doubled_start(method_config("swav", encoder__name="pooled", **overrides))
-
-
 def small_views(images, keys):
     x = images[:, ::2, 8:24].astype(jnp.float64) / 255
     return jnp.stack([x, x**2, 1 - x])
 
 
-@pytest.fixture
-def pooled(monkeypatch):
-    monkeypatch.setitem(ENCODERS, "pooled", lambda *, dtype, axis_name, **_: Pooled(dtype, axis_name))
+POOLED = REGISTRY.extended(
+    encoders={"pooled": lambda *, dtype, axis_name, **_: Pooled(dtype, axis_name)},
+    augmentations={"plain": lambda image_size: CustomViews(plain_views, small_views)},
+)
 
 
-@pytest.mark.usefixtures("x64", "pooled")
-def test_small_views_on_four_devices_do_what_they_do_on_one(monkeypatch):
-    monkeypatch.setattr(module, "make_multi_crop", lambda *args, **kwargs: (plain_views, small_views))
-    config, state = pooled_config(data__small_views=3, train__accumulate=2, method__head=(6,))
-    single, single_metrics = step_on(1, config)(state, BATCH)
-    parallel, metrics = step_on(4, config)(state, BATCH)
+def pooled_start(**overrides):
+    pooled = {"encoder__name": "pooled", "data__augmentation": "plain", "data__small_views": 3}
+    return doubled_start(method_config("swav", POOLED, **pooled, **overrides), POOLED)
+
+
+@pytest.mark.usefixtures("x64")
+def test_small_views_on_four_devices_do_what_they_do_on_one():
+    config, state = pooled_start(train__accumulate=2, method__head=(6,))
+    single, single_metrics = step_on(1, config, POOLED)(state, BATCH)
+    parallel, metrics = step_on(4, config, POOLED)(state, BATCH)
     for name, value in single_metrics.items():
         assert float(metrics[name]) == pytest.approx(float(value), rel=1e-8), name
     np.testing.assert_allclose(parallel.mask, single.mask, rtol=1e-8)
     assert not np.array_equal(single.mask, state.mask)
 
 
-@pytest.mark.usefixtures("x64", "pooled")
+@pytest.mark.usefixtures("x64")
 def test_the_method_sees_small_views_and_redundancy_reduction_does_not():
-    config, state = pooled_config(loss__drr="true", data__small_views=3)
-    context = Context(config, build_model(config, axis_name=None), Clock(0, 0.0, 0.0), None)
+    config, state = pooled_start(loss__drr="true")
+    objective = Objective(config, build_model(config, axis_name=None, registry=POOLED), None)
+    model_state = {"batch_stats": state.batch_stats, "method_state": state.method_state}
 
     @jax.jit
     def metrics_with(small):
-        sample = Sample(plain_views(BATCH.images, None), small, None, BATCH.labels, BATCH.indices)
-        return total_loss(context, state, state.params, state.mask, sample)[1][0]
+        views = plain_views(BATCH.images, None)
+        sample = Sample(views, small, None, BATCH.labels, BATCH.indices, Clock(0, 0.0, 0.0))
+        return objective.total_loss(state.params, state.mask, model_state, sample)[2].metrics
 
     small = small_views(BATCH.images, None)
     first, second = metrics_with(small), metrics_with(small[:, ::-1])
@@ -242,7 +244,8 @@ def test_small_views_show_a_smaller_part_at_a_place_of_their_own():
     """On a picture whose colours are its coordinates, a view's colours tell which part of it one sees."""
     ramp = np.broadcast_to(np.arange(0, 256, 4, dtype=np.uint8), (64, 64))
     images = jnp.asarray(np.broadcast_to(np.stack([ramp, ramp.T, ramp], axis=-1), (40, 64, 64, 3)))
-    full, small = make_multi_crop("eval", image_size=64, views=2, small_size=24, small_views=3, split=0.3)
+    specs = PRESETS["eval"](64)
+    full, small = make_multi_crop(specs, image_size=64, views=2, small_size=24, small_views=3, split=0.3)
     keys = example_keys(0, 0, jnp.arange(40))
     seen = {name: jax.jit(augment)(images, keys) for name, augment in {"full": full, "small": small}.items()}
     assert seen["full"].shape == (2, 40, 64, 64, 3)
