@@ -75,7 +75,7 @@ def test_every_name_of_the_public_api_is_documented_and_in_the_reference(name):
     files = sorted(home.parent.glob("*.py")) if home.name == "__init__.py" else [home]
     documented = {key for path in files for key, text in public_definitions(path).items() if text}
     assert name in documented.union(*map(documented_constants, files))
-    assert re.search(rf"`{name}`", (DOCS / "api" / "index.md").read_text())
+    assert name in re.findall(r"`(\w+)`", (DOCS / "api" / "index.md").read_text())
 
 
 @pytest.mark.parametrize("page", [page for page in API if page.stem in FOLDERS], ids=short)
