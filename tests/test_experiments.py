@@ -1,9 +1,13 @@
 """The experiments at their smallest: every one runs, a grid survives interruption, tables say what they must."""
 
+import contextlib
+import io
+import json
 import os
 import pathlib
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,9 +44,23 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("experiments")
 
 
-@pytest.fixture(autouse=True)
-def tiny_scale(monkeypatch):
-    monkeypatch.setitem(scales.SCALES, "smoke", scales.SCALES["smoke"]._replace(base=tiny_smoke))
+@pytest.fixture(scope="session", autouse=True)
+def tiny_scale():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(scales.SCALES, "smoke", scales.SCALES["smoke"]._replace(base=tiny_smoke))
+        yield
+
+
+@pytest.fixture(scope="session")
+def printed(folder):
+    """The commands that F5 prints, after all its cells were run: the first by its command, the rest by the grid's."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert command(folder, "F5", "--print-commands") == 0
+    lines = out.getvalue().splitlines()
+    assert main(shlex.split(lines[0])[3:]) == 0
+    assert len(list((folder / "out").glob("smoke/cells/*/measures/knn.json"))) == 1
+    assert command(folder, "F5") == 0
+    return lines
 
 
 def command(folder, name, *flags):
@@ -104,24 +122,32 @@ def test_every_experiment_runs(name, folder, capsys):
         assert f"![{figure.stem}]({figure.name})" in text
 
 
-def test_a_failed_cell_is_reported_retried_and_does_not_stop_the_rest(folder, tmp_path, monkeypatch, capsys):
-    pretrain = online.pretrain
+def test_a_failed_cell_is_reported_retried_and_does_not_stop_the_rest(folder, printed, tmp_path, monkeypatch, capsys):
+    finished = {int(json.loads(path.read_text())["loss"]["alpha"]): path.parent for path in runs_in(folder / "out")}
+
+    def by_copy(config, workdir):
+        """What training would leave, from the same run elsewhere."""
+        shutil.copytree(finished[int(config.loss.alpha)], workdir, ignore=shutil.ignore_patterns("measures"))
 
     def fail_for_one(config, workdir):
         if config.loss.alpha == 1.0:
             raise RuntimeError("a bad day")
-        return pretrain(config, workdir)
+        by_copy(config, workdir)
 
     shared = ["F5", "--scale=smoke", f"--out={tmp_path}", f"--data_dir={folder / 'data'}"]
-    with monkeypatch.context() as patch:
-        patch.setattr(online, "pretrain", fail_for_one)
-        assert main(shared) == 1
+    monkeypatch.setattr(online, "pretrain", fail_for_one)
+    assert main(shared) == 1
     found = capsys.readouterr()
     assert "failed: MetaMask-1.0-seed0: RuntimeError: a bad day; the same command tries it again" in found.err
     assert "1 of 2 cells are missing" in found.out
     assert "| 100 " in found.out
+    monkeypatch.setattr(online, "pretrain", by_copy)
     assert main(shared) == 0
     assert "missing" not in capsys.readouterr().out
+
+
+def runs_in(out):
+    return sorted(out.glob("smoke/cells/*/config.json"))
 
 
 def test_a_signal_stops_the_grid_and_not_only_its_cell(folder, tmp_path, monkeypatch, capsys):
@@ -137,14 +163,16 @@ def test_a_signal_stops_the_grid_and_not_only_its_cell(folder, tmp_path, monkeyp
     assert "stopped by SIGTERM after step 1; the state is saved" in capsys.readouterr().err
 
 
-def test_printed_commands_run_one_cell_each(folder, capsys):
-    assert command(folder, "F5", "--print-commands") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2
-    program, _, _, *flags = shlex.split(lines[0])
-    assert program == "python"
-    assert main(flags) == 0
-    assert command(folder, "F5") == 0
+def test_printed_commands_run_one_cell_each(folder, printed):
+    assert [shlex.split(line)[:3] for line in printed] == [["python", "-m", "metamask_jax.cli.experiments"]] * 2
+    assert len(runs_in(folder / "out")) == 2
+    assert "missing" not in (folder / "out" / "smoke" / "F5" / "README.md").read_text()
+
+
+def test_every_seed_has_a_run_of_its_own(tmp_path):
+    jobs = runner_module.plan(EXPERIMENTS["F5"], scales.SCALES["smoke"], seeds=[0, 3], out=tmp_path, data_dir="data")
+    assert [(job.config.train.seed, job.config.data.dir) for job in jobs] == [(seed, "data") for seed in (0, 0, 3, 3)]
+    assert len({job.workdir for job in jobs}) == 4
 
 
 @pytest.mark.slow

@@ -97,6 +97,12 @@ class Page(HTMLParser):
         return self.text[self.text.index(text) + 1]
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made but not drawn, which is what takes time."""
+    monkeypatch.setattr(plots, "to_svg", lambda figure: f"<svg>{figure}</svg>")
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The report of a run that has everything."""
@@ -133,6 +139,7 @@ def test_report_of_the_same_run_is_the_same(report: pathlib.Path) -> None:
     assert write_report(report.parent).read_bytes() == first
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("missing", "lost"),
     [

@@ -57,4 +57,6 @@ def inputs_of(run: Run, count: int = 5) -> np.ndarray:
 
 def features_of(run: Run, x: np.ndarray) -> np.ndarray:
     variables = {"params": run.state.params["encoder"], "batch_stats": run.state.batch_stats["encoder"]}
-    return np.asarray(build_encoder(run.config, axis_name=None).apply(variables, x, train=False))
+    encoder = build_encoder(run.config, axis_name=None)
+    # One program is compiled sooner than every layer alone.
+    return np.asarray(jax.jit(partial(encoder.apply, train=False))(variables, x))

@@ -38,9 +38,7 @@ def _random_report(results: Results) -> Report:
         )
     header = ("masked (%)", "mean accuracy (%)", "best mask (%)", "masks better than none (%)")
     # The best of ten masks is chosen on the test set: it shows that such masks exist, not that one could be found.
-    caption = (
-        "kNN accuracy of fixed Barlow Twins features, dimensions masked at random, ten masks per rate and seed:"
-    )
+    caption = "kNN accuracy of fixed Barlow Twins features, dimensions masked at random, ten masks per rate and seed:"
     figure = figures.trials(_trials(results.items[0], "random_masks"), classifier="kNN")
     return Report([Table(caption, header, rows)], {"random_masks": figure})
 

@@ -57,13 +57,12 @@ class Job(NamedTuple):
 def plan(experiment: Experiment, scale: Scale, *, seeds: Sequence[int], out: pathlib.Path, data_dir: str) -> list[Job]:
     """All jobs of an experiment, seed by seed, so that every stop leaves whole tables of fewer seeds."""
     jobs = []
-    cells = experiment.cells(scale)
+    cells = [(cell, validate(cell.config)) for cell in experiment.cells(scale)]  # once: a seed makes no difference
     for seed in seeds:
-        for cell in cells:
-            config = cell.config.copy_and_resolve_references()
+        for cell, valid in cells:
+            config = valid.copy_and_resolve_references()
             config.train.seed = seed
             config.data.dir = data_dir
-            config = validate(config)
             name = "-".join(str(value) for value in (*cell.labels.values(), f"seed{seed}")).replace(" ", "_")
             jobs.append(Job(name, cell, config, out / "cells" / _folder(config)))
     return jobs

@@ -195,14 +195,13 @@ def test_images_without_labels_are_refused(
     assert "has labels -1 to -1 in its train split; expected a label of every image" in capsys.readouterr().err
 
 
-def test_the_script_itself_exits_with_2(tmp_path: pathlib.Path, workdir: pathlib.Path) -> None:
+def test_the_script_itself_exits_with_2(workdir: pathlib.Path) -> None:
     config = from_json((workdir / "config.json").read_text())
-    config.encoder.name = "conv"  # any that the script knows
+    config.encoder.name = "conv"
     (workdir / "config.json").write_text(to_json(config))
-    for folder, message in ((tmp_path / "nowhere", "does not exist"), (workdir, "checkpoint 12 has")):
-        done = subprocess.run(
-            [sys.executable, ROOT / "run_linear.py", f"--workdir={folder}"], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 2, done.stderr
-        assert message in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    done = subprocess.run(
+        [sys.executable, ROOT / "run_linear.py", f"--workdir={workdir}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "checkpoint 12 has" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
