@@ -109,8 +109,10 @@ def keep_compiled_programs() -> None:
     """Lets the next start of the same configuration skip the compiler; JAX's own variable still decides where."""
     import jax
 
+    from metamask_jax.kernels.programs import keep_programs
+
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update("jax_compilation_cache_dir", os.path.expanduser("~/.cache/metamask_jax"))
+        keep_programs("~/.cache/metamask_jax")
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 

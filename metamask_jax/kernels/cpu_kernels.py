@@ -1,16 +1,15 @@
 """The convolution operations on a CPU.
 
 XLA's CPU convolution is slow for the weight gradient and middling elsewhere. Where channels fill vector registers, or
-nearly do, native kernels take over (`ops.native`): Winograd's for small windows that move by single pixels, direct ones
-for the rest. Without them a weight gradient can also be a matrix product of patches, and a kernel of one pixel is a
-matrix product anyway. `benchmarks/conv.py` times every kernel on every layer of the encoders.
+nearly do, native kernels take over (`kernels.native`): Winograd's for small windows that move by single pixels, direct
+ones for the rest. Without them, the weight gradient of a wide layer is a matrix product of patches. A kernel of one
+pixel is a matrix product anyway. `benchmarks/conv.py` times every kernel on every layer of the encoders.
 
 The four functions that follow are the only places where a kernel is chosen. The choice looks at everything but the
 batch, so that splitting a batch over devices changes no result by more than the order of a sum.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -20,6 +19,7 @@ from jax import lax
 
 from metamask_jax.kernels import lax_kernels
 from metamask_jax.kernels.geometry import Geometry
+from metamask_jax.kernels.switch import has_native
 
 Kernel = Callable[..., jax.Array]  # of the operands and the geometry
 
@@ -67,16 +67,6 @@ def choose(operation: str, geometry: Geometry, channels: Sequence[int]) -> str:
     return "patches" if operation == "conv_dw" and max(channels) >= _MANY_CHANNELS else "lax"
 
 
-@cache
-def has_native() -> bool:
-    """Whether there is a compiler, and a processor that the native kernels are made for."""
-    try:
-        from metamask_jax.kernels.native import machine
-    except ImportError:
-        return False
-    return machine() is not None
-
-
 def _run(kernel: Kernel, geometry: Geometry, *operands: jax.Array) -> jax.Array:
     """Runs a kernel in at least float32: a CPU has no fast bfloat16, and sums need the longer type."""
     given = operands[0].dtype
@@ -104,7 +94,7 @@ def _patches_conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Arr
         patches = _patches(x, geometry)
         return patches.reshape(-1, patches.shape[-1]).T @ dy.reshape(-1, dy.shape[-1])
 
-    dw = _sum_chunks(product, (x, dy), size=_images_a_chunk(x, geometry))
+    dw = _sum_chunks(product, (x, dy), size=_images_per_chunk(x, geometry))
     return dw.reshape(*geometry.window, x.shape[3], dy.shape[3])
 
 
@@ -126,7 +116,7 @@ def _sum_chunks(function: Callable[..., jax.Array], arrays: Sequence[jax.Array],
     return total
 
 
-def _images_a_chunk(x: jax.Array, geometry: Geometry) -> int:
+def _images_per_chunk(x: jax.Array, geometry: Geometry) -> int:
     """Images whose patches fill a chunk."""
     (height, width), (rows, columns) = geometry.output, geometry.window
     return max(1, _CHUNK_BYTES // (height * width * rows * columns * x.shape[3] * x.dtype.itemsize))

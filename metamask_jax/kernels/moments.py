@@ -20,7 +20,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.lax import stop_gradient
 
-from metamask_jax.kernels.cpu_kernels import has_native
+from metamask_jax.kernels.switch import has_native
 
 Arrays = Sequence[jax.Array]
 

@@ -7,11 +7,12 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
 import jax
+import llvmlite
 from llvmlite import binding, ir
 
 from metamask_jax.kernels.native.emit import INT, POINTER, Emitter, Machine
@@ -83,9 +84,10 @@ def call(
     with _lock:
         if name not in _engines:
             key = f"{name}-{_source()}"
-            code = load(key) or store(
-                key, _compile(kernel(*settings), host, dtype.name, len(operands), len(shapes), parts)
-            )
+            code = load(key)
+            if code is None:
+                code = _compile(kernel(*settings), host, dtype.name, len(operands), len(shapes), parts)
+                store(key, code)
             engine = _run(code)
             handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("handler"))
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
@@ -133,16 +135,19 @@ def _run(code: bytes) -> binding.ExecutionEngine:
 def _target() -> binding.TargetMachine:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    host = {"cpu": binding.get_host_cpu_name(), "features": binding.get_host_cpu_features().flatten()}
-    return binding.Target.from_default_triple().create_target_machine(**host, opt=2, jit=True)
+    return binding.Target.from_default_triple().create_target_machine(**_host(), opt=2, jit=True)
 
 
 @cache
 def _source() -> str:
-    """What machine code depends on beside the settings: this package, XLA's interface, LLVM and the processor."""
-    files = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-    host = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-    return sha256(files + repr((host, binding.llvm_version_info, _version())).encode()).hexdigest()[:16]
+    """Digest of what machine code depends on beside the settings: our sources, XLA's interface, LLVM, the processor."""
+    files = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    compiler = llvmlite.__version__, binding.llvm_version_info
+    return blake2b(repr((files, compiler, _host(), _version())).encode(), digest_size=16).hexdigest()
+
+
+def _host() -> dict[str, str]:
+    return {"cpu": binding.get_host_cpu_name(), "features": binding.get_host_cpu_features().flatten()}
 
 
 def _answer_version(builder: ir.IRBuilder, frame: ir.Value) -> None:

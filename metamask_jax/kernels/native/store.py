@@ -1,35 +1,25 @@
-"""Keeps machine code beside the programs that JAX keeps, where it keeps any."""
+"""Keeps machine code beside the programs that JAX keeps, where it keeps any on this machine."""
 
-import os
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 
-import jax
+from metamask_jax.kernels.programs import programs_folder, read_sealed, write_sealed
 
 
 def load(key: str) -> bytes | None:
-    """The code stored under a key, if there is any."""
+    """The code stored under a key, if there is any and it is undamaged."""
     path = _path(key)
-    try:
-        return None if path is None else path.read_bytes()
-    except OSError:
-        return None
+    return None if path is None else read_sealed(path)
 
 
-def store(key: str, code: bytes) -> bytes:
-    """Stores code, whole or not at all, and returns it; what cannot be stored is compiled again another time."""
+def store(key: str, code: bytes) -> None:
+    """Stores code, whole or not at all; what cannot be stored is compiled again another time."""
     path = _path(key)
     if path is not None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.write(code)
-            os.replace(file.name, path)
-        except OSError:
-            pass
-    return code
+        with suppress(OSError):
+            write_sealed(path, code)
 
 
 def _path(key: str) -> Path | None:
-    folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
-    return None if folder is None else Path(folder) / f"{key}.o"
+    folder = programs_folder()
+    return None if folder is None else folder / f"{key}.o"
