@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from metamask_jax.version import __version__
 
 if TYPE_CHECKING:
+    from metamask_jax.core.learner import Learner, metamask
     from metamask_jax.core.losses import (
         cross_entropy,
         debiased_nt_xent,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         noise_contrastive,
         nt_xent,
         redundancy_reduction,
+        sinkhorn,
         swapped_prediction,
     )
     from metamask_jax.core.mask import apply_mask, init_mask, mask_weights
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
         meta_gradient_parts,
         trial_params,
     )
+    from metamask_jax.core.state import MetaMaskState, Pair, Report
+    from metamask_jax.errors import CheckpointError, ConfigError, DataError, ExportError, TrainingError
     from metamask_jax.evaluate.evaluation import evaluate_run
     from metamask_jax.evaluate.online import pretrain
     from metamask_jax.evaluate.workdir import load_run
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from metamask_jax.training.step import make_train_step
 
 _HOMES = {
+    "core.learner": ("Learner", "metamask"),
     "core.losses": (
         "cross_entropy",
         "debiased_nt_xent",
@@ -50,10 +55,13 @@ _HOMES = {
         "noise_contrastive",
         "nt_xent",
         "redundancy_reduction",
+        "sinkhorn",
         "swapped_prediction",
     ),
     "core.mask": ("apply_mask", "init_mask", "mask_weights"),
     "core.meta": ("MetaGradient", "lookahead_gradient", "meta_gradient", "meta_gradient_parts", "trial_params"),
+    "core.state": ("MetaMaskState", "Pair", "Report"),
+    "errors": ("CheckpointError", "ConfigError", "DataError", "ExportError", "TrainingError"),
     "evaluate.evaluation": ("evaluate_run",),
     "evaluate.online": ("pretrain",),
     "evaluate.workdir": ("load_run",),

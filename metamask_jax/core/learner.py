@@ -317,7 +317,14 @@ def _evaluate(
     loss: Loss, params: PyTree, mask: PyTree, model_state: PyTree, batch: PyTree
 ) -> tuple[jax.Array, tuple[jax.Array, PyTree, Report]]:
     """A loss's value, and as what `jax.grad` calls its auxiliary output the value, the model state and the report."""
-    output = loss(params, mask, model_state, batch)
+    try:
+        output = loss(params, mask, model_state, batch)
+    except Exception as error:
+        if type(error).__name__ == "TraceContextError":  # flax.nnx's, which is not imported for this
+            error.add_note(
+                "in a loss, rebuild the network with flax.nnx.merge(graphdef, params, model_state, copy=True)"
+            )
+        raise
     if not isinstance(output, tuple) or len(output) not in (2, 3):
         raise TypeError(
             f"a loss returned {type(output).__name__}; expected (scalar, model_state) or (scalar, model_state, Report)"

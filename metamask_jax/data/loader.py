@@ -48,10 +48,10 @@ def batches(
     source: Source,
     *,
     seed: int,
-    start_step: int,
     batch_size: int,
-    process_index: int,
-    process_count: int,
+    start_step: int = 0,
+    process_index: int = 0,
+    process_count: int = 1,
     num_steps: int | None = None,
 ) -> Iterator[Batch]:
     """Returns this process's slices of the global batches from a step on.
@@ -59,8 +59,8 @@ def batches(
     Args:
       source: the pictures.
       seed: of the run.
-      start_step: the first step, counted over the whole run.
       batch_size: global batch size, over all devices and processes.
+      start_step: the first step, counted over the whole run.
       process_index: which slice.
       process_count: how many slices.
       num_steps: how many batches; None goes on without end.
