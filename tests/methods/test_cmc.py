@@ -2,21 +2,24 @@
 
 import json
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from metamask_jax.augment import CustomViews
 from metamask_jax.core.losses import memory_logits, noise_contrastive
 from metamask_jax.errors import ConfigError
-from metamask_jax.evaluate.online import pretrain
+from metamask_jax.evaluate.online import OnlineEvaluator
 from metamask_jax.evaluate.workdir import load_run
 from metamask_jax.methods import METHODS, Clock, Inputs
 from metamask_jax.methods.cmc import _draw
 from metamask_jax.models import make_split_encoder
+from metamask_jax.training.loop import train
 from metamask_jax.training.state import init_state
-from tests.methods.conftest import method_config
+from tests.methods.conftest import REGISTRY, method_config
 from tests.methods.test_definitions import linear_head
 from tests.references import cosine
 from tests.tiny import doubled, tiny_config
@@ -146,14 +149,12 @@ def test_no_gradient_reaches_memories_and_constants():
 
 
 def test_memories_drawn_are_a_function_of_seed_and_step():
-    keys = [init_state(method_config("cmc", train__seed=seed)).method_state["key"] for seed in (0, 1)]
-    draws = {
-        (seed, step): tuple(np.asarray(_draw(keys[seed], step, size=SIZE, count=500)))
-        for seed in (0, 1)
-        for step in (0, 1)
-    }
+    configs = [method_config("cmc", train__seed=seed) for seed in (0, 1)]
+    keys = [jax.jit(lambda c=config: init_state(c).method_state["key"])() for config in configs]
+    draw = jax.jit(partial(_draw, size=SIZE, count=500))
+    draws = {(seed, step): tuple(np.asarray(draw(keys[seed], step))) for seed in (0, 1) for step in (0, 1)}
     assert len(set(draws.values())) == 4
-    assert draws[0, 0] == tuple(np.asarray(_draw(keys[0], jnp.asarray(0), size=SIZE, count=500)))
+    assert draws[0, 0] == tuple(np.asarray(_draw(keys[0], 0, size=SIZE, count=500)))
     assert set(draws[0, 0]) == set(range(SIZE))
 
 
@@ -215,15 +216,21 @@ def test_devices_share_the_mean():
 
 
 def test_a_run_remembers_every_image_and_can_be_evaluated(tmp_path):
-    """One epoch over 32 images: the run finds out how many there are, and its workdir tells."""
+    """One epoch over 32 images, one view of each: the run finds out how many there are, and its workdir tells."""
+
+    def one_view(images, keys):
+        return images[None] / 255
+
+    registry = REGISTRY.extended(augmentations={"one": lambda size: CustomViews(one_view, color_space="lab")})
     options = {"data.options.train_size": "32", "data.options.test_size": "16", "data.dir": str(tmp_path / "data")}
     alone = {"data.views": "1", "loss.drr": "false", "mask.learn": "false", "log.tensorboard": "false"}
-    cmc = {"method.name": "cmc", "data.augmentation": "cmc", "train.steps": "2"}
-    config = tiny_config(options | alone | cmc)
-    result = pretrain(config, tmp_path / "run")
+    cmc = {"method.name": "cmc", "data.augmentation": "one", "train.steps": "2"}
+    config = tiny_config(options | alone | cmc, registry)
+    result = train(config, tmp_path / "run", registry=registry, make_evaluator=OnlineEvaluator)
     assert 0.0 <= result["knn_accuracy"] <= 1.0
     assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["size"] == 32
-    run = load_run(tmp_path / "run", step="last")
-    moved = np.any(run.state.method_state["memories"] != init_state(run.config).method_state["memories"], axis=-1)
+    run = load_run(tmp_path / "run", step="last", registry=registry)
+    start = jax.jit(lambda: init_state(run.config, registry=registry).method_state["memories"])()
+    moved = np.any(run.state.method_state["memories"] != start, axis=-1)
     assert moved.shape == (2, 32)
     assert moved.all()

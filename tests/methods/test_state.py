@@ -26,33 +26,36 @@ def angles(found):
     return [round(float(np.arctan2(y, x)), 3) for x, y in found]
 
 
+push = jax.jit(queue.push)  # one program is sooner compiled than its operations one by one
+
+
 class TestQueue:
     empty = queue.Queue(rows(0.1, 0.1, 0.1, 0.1, 0.1), jnp.zeros((), jnp.int32))
 
     def test_the_newest_overwrite_the_oldest_around_the_end(self):
-        first = queue.push(self.empty, rows(1.0, 1.1, 1.2))
+        first = push(self.empty, rows(1.0, 1.1, 1.2))
         assert angles(first.rows) == [1.0, 1.1, 1.2, 0.1, 0.1]
-        second = queue.push(first, rows(2.0, 2.1, 2.2))
+        second = push(first, rows(2.0, 2.1, 2.2))
         assert angles(second.rows) == [2.2, 1.1, 1.2, 2.0, 2.1]
         assert int(second.next) == 1
 
     @pytest.mark.parametrize("count", [5, 7, 13])
     def test_of_more_rows_than_there_is_room_for_the_last_stay(self, count):
-        pushed = queue.push(queue.push(self.empty, rows(1.0, 1.1)), rows(*(2.0 + 0.01 * i for i in range(count))))
+        pushed = push(push(self.empty, rows(1.0, 1.1)), rows(*(2.0 + 0.01 * i for i in range(count))))
         oldest_first = jnp.roll(pushed.rows, -int(pushed.next), axis=0)
         assert angles(oldest_first) == [round(2.0 + 0.01 * i, 3) for i in range(count - 5, count)]
 
     def test_one_by_one_is_the_same_as_all_at_once(self):
         values = [0.2 * i for i in range(8)]
-        whole, single = queue.push(self.empty, rows(*values)), self.empty
+        whole, single = push(self.empty, rows(*values)), self.empty
         for value in values:
-            single = queue.push(single, rows(value))
+            single = push(single, rows(value))
         assert int(whole.next) == int(single.next)
         np.testing.assert_array_equal(whole.rows, single.rows)
 
     def test_rows_are_unit_vectors(self):
         start = queue.init(jax.random.key(0), 6, 4)
-        pushed = queue.push(start, 7.0 * jnp.ones((2, 4)))
+        pushed = push(start, 7.0 * jnp.ones((2, 4)))
         np.testing.assert_allclose(np.linalg.norm(pushed.rows, axis=1), 1.0, rtol=1e-6)
         assert len(np.unique(start.rows[:, 0])) == 6
 
@@ -72,7 +75,7 @@ class TestMovingAverage:
         variables = method.init(jax.random.key(0), {"weight": jnp.ones(3)}, 12)
         params = jax.tree.map(lambda leaf: leaf + 1.0, {"encoder": {"weight": jnp.ones(3)}, "method": variables.params})
         clock = Clock(jnp.array(4), jnp.array(1.0), jnp.array(1 / 3))
-        updated = method.update(variables.state, params, {"keys": jnp.ones((4, 1, 6))}, clock)
+        updated = jax.jit(method.update)(variables.state, params, {"keys": jnp.ones((4, 1, 6))}, clock)
         for part in ("encoder", "head"):
             for old, new in zip(jax.tree.leaves(variables.state[part]), jax.tree.leaves(updated[part]), strict=True):
                 np.testing.assert_allclose(new, old + (1 - momentum), rtol=1e-5, atol=1e-6)

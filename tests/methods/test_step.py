@@ -1,6 +1,7 @@
 """Every method within the training step: devices, resuming, and the meta-gradient."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
@@ -13,6 +14,8 @@ from metamask_jax.training.step import Objective, Sample
 from tests.methods.conftest import BATCH, REGISTRY, compiled, method_config
 from tests.references import relative_error
 from tests.tiny import plain_views
+
+STOP_GRADIENT = lax.stop_gradient
 
 
 @pytest.fixture(scope="module", params=METHODS)
@@ -55,18 +58,18 @@ def test_a_restored_run_goes_on_bit_for_bit(name, tmp_path):
 
 
 class Constants:
-    """Stands in for `stop_gradient`: notes what it is given, and gives the same again when asked a second time."""
+    """Stands in for `stop_gradient`: the first time it notes what it is given, later it gives the same again."""
 
-    def __init__(self):
-        self.noted = []
+    def __init__(self, first, given):
+        self.first, self.given, self.noted = first, given, []
 
-    def note(self, value):
+    def __call__(self, value):
+        value = STOP_GRADIENT(value)
+        if self.given is not None:
+            earlier = self.given[len(self.noted)]
+            value = jax.tree.map(lambda new, old: jnp.where(self.first, new, old), value, earlier)
         self.noted.append(value)
         return value
-
-    def replay(self):
-        remaining = iter(self.noted)
-        return lambda value: next(remaining)
 
 
 @pytest.mark.usefixtures("x64")
@@ -75,30 +78,38 @@ def test_exact_meta_gradient_equals_differences(name, monkeypatch):
     config, state, step = compiled(name, 1)
     after, _ = step(state, BATCH)
     found = state.mask - after.mask  # the mask's step was a plain one, at rate one, from the updated weights
-    at = after.replace(mask=state.mask)
+    params = after.params
     model_state = {"batch_stats": after.batch_stats, "method_state": state.method_state}
     views = plain_views(BATCH.images, None)
     sample = Sample(views, views[:0], None, BATCH.labels, BATCH.indices, Clock(0, 0.0, 0.0))
     objective = Objective(config, build_model(config, axis_name=None, registry=REGISTRY), None)
 
-    def loss(params, mask, stop_gradient):
-        monkeypatch.setattr(lax, "stop_gradient", stop_gradient)
-        return objective.method_loss(params, mask, model_state, sample)[0]
+    def loss(params, mask, first, given):
+        constants = Constants(first, given)
+        monkeypatch.setattr(lax, "stop_gradient", constants)
+        return objective.method_loss(params, mask, model_state, sample)[0], constants.noted
+
+    def outer_loss(mask, first=True, given=(None, None)):
+        gradient, inner = jax.grad(loss, has_aux=True)(params, mask, first, given[0])
+        trial = jax.tree.map(lambda w, g: w - 0.25 * g, params, gradient)
+        value, outer = loss(trial, mask, first, given[1])
+        return value, (inner, outer)
 
     @jax.jit
     def outer_losses(masks):
-        inner, outer = Constants(), Constants()
-        loss(at.params, at.mask, inner.note)
+        """The first mask is the one at which constants are noted; a loop, so that one program does for all masks."""
+        shapes = jax.eval_shape(outer_loss, masks[0])[1]
+        start = True, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-        def trial(mask):
-            gradient = jax.grad(loss)(at.params, mask, inner.replay())
-            return jax.tree.map(lambda w, g: w - 0.25 * g, at.params, gradient)
+        def one(carry, mask):
+            value, noted = outer_loss(mask, *carry)
+            return (False, noted), value
 
-        loss(trial(at.mask), at.mask, outer.note)
-        return jax.vmap(lambda mask: loss(trial(mask), mask, outer.replay()))(masks)
+        return lax.scan(one, start, masks)[1]
 
     steps = 1e-5 * np.eye(len(state.mask))
-    plus, minus = np.split(np.asarray(outer_losses(np.concatenate([state.mask + steps, state.mask - steps]))), 2)
+    masks = np.concatenate([state.mask[None], state.mask + steps, state.mask - steps])
+    plus, minus = np.split(np.asarray(outer_losses(masks)[1:]), 2)
     assert np.max(np.abs(found)) > 1e-4
     assert relative_error(found, (plus - minus) / 2e-5) < 1e-6
 

@@ -1,5 +1,7 @@
 """SwAV: codes, the loss with everything that can join it, prototypes, past projections and small views."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from flax import linen as nn
 
 from metamask_jax.augment import PRESETS, CustomViews, example_keys, make_multi_crop
-from metamask_jax.core.losses import sinkhorn, swapped_prediction
+from metamask_jax.core import losses
 from metamask_jax.errors import ConfigError
 from metamask_jax.methods import METHODS, Clock, Inputs
 from metamask_jax.models import make_encoder
@@ -19,6 +21,9 @@ from tests.methods.test_definitions import on_views
 from tests.tiny import doubled, doubled_start, plain_views, step_on
 
 RNG = np.random.default_rng(0)
+# One program each is sooner compiled than all their operations one by one.
+sinkhorn = jax.jit(losses.sinkhorn, static_argnames=("epsilon", "iterations", "axis_name"))
+swapped_prediction = jax.jit(losses.swapped_prediction, static_argnames=("epsilon", "iterations"))
 
 
 def slow_codes(scores, epsilon=0.05, iterations=3):
@@ -65,7 +70,7 @@ class TestSinkhorn:
 
     def test_prototypes_share_the_images_equally_in_the_end(self):
         assert np.ptp(sinkhorn(self.scores, epsilon=0.5, iterations=1).sum(axis=0)) > 0.1
-        found = sinkhorn(self.scores, epsilon=0.5, iterations=50)
+        found = sinkhorn(self.scores, epsilon=0.5, iterations=20)
         np.testing.assert_allclose(found.sum(axis=0), 8 / 5, rtol=1e-9)
 
     def test_past_images_join_only_when_they_count(self):
@@ -150,15 +155,22 @@ def _log_softmax(z, prototypes):
     return jax.nn.log_softmax(_cosines(z, prototypes) / 0.1)
 
 
+@pytest.fixture(scope="module")
+def gradient_at_epoch():
+    """epoch -> the gradient of all weights; one program for all epochs."""
+    with jax.enable_x64(True):
+        _, method, variables, h = swav_example(None, 0)
+
+        def loss(params, epoch):
+            return method.loss(variables._replace(params=params), inputs_of(h, epoch)).loss
+
+        return partial(jax.jit(jax.grad(loss)), variables.params)
+
+
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("epoch", "frozen"), [(0.0, True), (0.49, True), (0.5, False)])
-def test_prototypes_are_frozen_at_first(epoch, frozen):
-    _, method, variables, h = swav_example(None, 0)
-
-    def loss(params):
-        return method.loss(variables._replace(params=params), inputs_of(h, epoch)).loss
-
-    gradient = jax.jit(jax.grad(loss))(variables.params)
+def test_prototypes_are_frozen_at_first(epoch, frozen, gradient_at_epoch):
+    gradient = gradient_at_epoch(epoch)
     assert np.any(gradient["prototypes"]) != frozen
     assert np.any(gradient["head"]["fc1"]["kernel"])
 
@@ -167,10 +179,11 @@ def test_past_projections_are_collected_from_an_epoch_on():
     config = method_config("swav", method__bank_size=5, method__bank_start=2.0)
     method = METHODS["swav"].build(config, None)
     state = start = method.init(jax.random.key(0), {}, 12).state
+    update = jax.jit(method.update)
     z = RNG.normal(size=(4, 3, 2, 6))  # [step, batch, view, dim]
     counts = []
     for step, epoch in enumerate([1.0, 1.99, 2.0, 3.0]):
-        state = method.update(state, None, {"z": jnp.asarray(z[step])}, Clock(step, epoch, 0.0))
+        state = update(state, None, {"z": jnp.asarray(z[step])}, Clock(step, epoch, 0.0))
         counts.append(int(state["collected"]))
         if epoch < 2:
             jax.tree.map(np.testing.assert_array_equal, state, start)
