@@ -37,7 +37,7 @@ types: $(VENV)/.dev  ## check types
 	$(BIN)/mypy
 
 docs: $(VENV)/.dev  ## build the documentation into site/: no download
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 format: $(VENV)/.dev  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
