@@ -97,7 +97,7 @@ def command(name: str, data_dir: str) -> str:
 
 
 def prepare_own(name: str, options: builders.Options, data_dir: str) -> None:
-    """Prepares one of our own datasets, with tfds' progress bar but without its talk of downloads."""
+    """Prepares one of our own datasets, with tfds' progress bar but without its messages about downloads."""
     _log.info("preparing %s in %s", name, data_dir)
     with contextlib.redirect_stdout(io.StringIO()):
         builders.make_builder(name, options, data_dir).download_and_prepare()

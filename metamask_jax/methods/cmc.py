@@ -29,13 +29,13 @@ def cmc(config: ConfigDict, axis_name: str | None) -> Method:
 
     A projection of one half is contrasted with memories of the other, the image's own and others drawn anew in each
     step, the same for the whole batch: a product of matrices takes the place of the reference program's draws for
-    every single image. The normalisation constants are those of the first batch, for ever.
+    every single image. The normalisation constants are estimated from the first batch and stay as they are.
 
     CMC's two views are the halves of one augmented image. With MetaMask there must be two such images, because
     redundancy reduction compares whole representations [lightness, color]; then CMC's loss is the mean over them, and
     their mean enters the memories.
     """
-    # CMC's own heads end without BatchNorm; ours has one because of two short runs, one with and one without it.
+    # CMC's own heads end without BatchNorm; ours ends with one, after two short runs that compared the two.
     head = ProjectionHead(widths=config.method.head, last_norm=True, dtype=config.train.dtype, axis_name=axis_name)
     size, settings = config.data.size, config.method
     if size is None:
