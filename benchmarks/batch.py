@@ -4,10 +4,11 @@ python benchmarks/batch.py [--encoder conv] [--batches 32 64 128] [--repeats 5] 
 """
 
 import argparse
+from functools import partial
 
 import jax
 import numpy as np
-from step import STEPS, medians, our_steps, random_sample
+from step import STEPS, medians, our_steps
 
 from metamask_jax.kernels.process import keep_freed_memory
 
@@ -22,12 +23,12 @@ def main() -> None:
     keep_freed_memory()
     runs = {}
     for batch in flags.batches:
-        state, steps = our_steps(flags.encoder, batch)
-        sample = random_sample(batch)
+        steps = our_steps(flags.encoder, batch)
         for name in flags.steps:
-            compiled = jax.jit(steps[name]).lower(state, sample).compile()
-            runs[f"{name} {batch}"] = lambda compiled=compiled, state=state, sample=sample: jax.block_until_ready(
-                compiled(state, sample)
+            step, *arguments = steps[name]
+            compiled = jax.jit(step).lower(*arguments).compile()
+            runs[f"{name} {batch}"] = partial(
+                lambda run, inputs: jax.block_until_ready(run(*inputs)), compiled, arguments
             )
     seconds = medians(runs, flags.repeats)
     print(f"seconds of a step, {flags.encoder}, medians of {flags.repeats}")

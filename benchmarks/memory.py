@@ -17,7 +17,7 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_opti
 import jax
 import jax.numpy as jnp
 import numpy as np
-from step import STEPS, our_steps, random_sample
+from step import STEPS, our_steps
 
 from metamask_jax.core.losses import nt_xent, redundancy_reduction
 
@@ -50,8 +50,7 @@ def print_steps(encoder: str, batches: list[int]) -> None:
     for name in STEPS:
         used = []
         for batch in batches:
-            state, steps = our_steps(encoder, batch)
-            used.append(megabytes(steps[name], state, random_sample(batch)))
+            used.append(megabytes(*our_steps(encoder, batch)[name]))
         slope, constant = np.polyfit(batches, used, 1)
         error = np.abs(np.polyval((slope, constant), batches) / used - 1).max()
         print(f"{name:<12}" + "".join(f"{mb:9.0f}" for mb in used), end="   ")

@@ -1,11 +1,12 @@
 """Time of one training step beside the authors' step in PyTorch: same networks, batch, losses and weights, one run.
 
     pip install torch
-    python benchmarks/step.py [--encoder resnet18] [--batch 64] [--repeats 5] [--steps joint meta lookahead] [--json]
+    python benchmarks/step.py [--encoder resnet18] [--batch 64] [--repeats 5] [--steps joint meta ...] [--json]
 
 Steps run in turns and medians are compared, so that a ratio means something on a busy machine. Both sides get ready
 views: augmentation is in neither. `joint` trains encoder and heads with the mask fixed; `meta` also trains the mask,
-here by the exact meta-gradient, there by the authors' finite difference; `lookahead` is ours alone. FLOPs are those of
+here by the exact meta-gradient, there by the authors' finite difference; `lookahead` and `head`,
+whose trial step moves the heads only, are ours alone. FLOPs are those of
 the same program with plain convolutions, so a kernel that multiplies less can exceed the machine's matrix product.
 """
 
@@ -20,50 +21,54 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metamask_jax.config import default_config, official
+from metamask_jax.augment import CustomViews
+from metamask_jax.config import apply_overrides, default_config, official
+from metamask_jax.core.state import Pair
+from metamask_jax.data.loader import Batch
 from metamask_jax.kernels.process import keep_freed_memory
-from metamask_jax.methods import Clock
-from metamask_jax.training.objective import Context, Sample
-from metamask_jax.training.registry import validate
-from metamask_jax.training.state import TrainState, build_model, init_state
-from metamask_jax.training.step import Moment, lookahead_step, meta_step, regular_step
+from metamask_jax.training.registry import REGISTRY, validate
+from metamask_jax.training.state import TrainState, init_state
+from metamask_jax.training.step import make_train_step
 
-STEPS = ("joint", "meta", "lookahead")
-RATE = 1e-3
+# What is timed by name: the settings of a training step that differ from `official` with the exact meta-gradient.
+SETTINGS = {
+    "joint": {"mask.learn": "false"},
+    "meta": {},
+    "lookahead": {"meta.estimator": "lookahead"},
+    "head": {"meta.scope": "head"},
+}
+STEPS = tuple(SETTINGS)
 MATMUL = 2048  # rows and columns of the product that stands for the machine's peak
+# Views come ready: augmentation is no part of what is timed.
+READY = REGISTRY.extended(augmentations={"ready": lambda image_size: CustomViews(lambda images, keys: images)})
 
 
-def our_steps(encoder: str, batch: int) -> tuple[TrainState, dict[str, Callable]]:
-    """The initial state, and each step as `(state, sample) -> state`."""
-    config = official(default_config())
-    config.encoder.name, config.train.batch_size, config.meta.estimator = encoder, batch, "exact"
-    config = validate(config)
-    context = Context(config, build_model(config, axis_name=None), Clock(*jnp.zeros(3)), axis_name=None)
-
-    rates = dict.fromkeys(("optimizer", "mask"), jnp.asarray(RATE))
-
-    def joint(state: TrainState, sample: Sample) -> TrainState:
-        return regular_step(context, state, sample, rates["optimizer"])[0]
-
-    def meta(state: TrainState, sample: Sample) -> TrainState:
-        return meta_step(context, joint(state, sample), sample, rates)[0]
-
-    def lookahead(state: TrainState, sample: Sample) -> TrainState:
-        updated, metrics, _, gradient = regular_step(context, state, sample, rates["optimizer"])
-        # Other pictures with the same weights stand for the previous step: the work is the same.
-        others = sample._replace(views=jnp.roll(sample.views, 1, axis=1))
-        moments = (Moment(context, pictures, rates) for pictures in (sample, others))
-        updated = updated.replace(previous=state)
-        return lookahead_step(*moments, updated, loss=metrics["loss"], gradient=gradient)[0].replace(previous=())
-
-    return init_state(config), {"joint": joint, "meta": meta, "lookahead": lookahead}
+def our_steps(encoder: str, batch: int, width: float = 1.0) -> dict[str, tuple[Callable, TrainState, Batch | Pair]]:
+    """Each training step with the state and the batch of noise that it starts from."""
+    steps = {}
+    for name, overrides in SETTINGS.items():
+        config = official(default_config())
+        config.encoder.update(name=encoder, width=width)
+        config.train.batch_size, config.meta.estimator, config.data.augmentation = batch, "exact", "ready"
+        config = validate(apply_overrides(config, overrides), READY)
+        step = make_train_step(config, steps_per_epoch=100, total_steps=1000, registry=READY)
+        state = init_state(config, registry=READY)
+        pictures = random_batch(batch)
+        if name == "lookahead":
+            # In the second step, with other pictures before: in the first one there is nothing to look ahead from.
+            state = state.replace(step=state.step + 1)
+            others = pictures._replace(images=jnp.roll(pictures.images, 1, axis=1))
+            steps[name] = step, state, Pair(others, pictures)
+        else:
+            steps[name] = step, state, pictures
+    return steps
 
 
-def random_sample(batch: int) -> Sample:
-    """Views of noise; what they show does not change the work."""
-    places = jnp.arange(batch)
+def random_batch(batch: int) -> Batch:
+    """Two views of noise of each image; what they show does not change the work."""
+    places = np.arange(batch, dtype=np.int32)
     views = jax.random.normal(jax.random.key(0), (2, batch, 32, 32, 3))
-    return Sample(views, jnp.zeros((0, batch, 32, 32, 3)), jax.random.split(jax.random.key(1), batch), places, places)
+    return Batch(images=views, labels=places, positions=places, indices=places)
 
 
 def direct_flops(step: Callable, *arguments: Any) -> float:
@@ -83,19 +88,19 @@ def medians(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float
     return {name: statistics.median(values[1:]) for name, values in seconds.items()}
 
 
-def runs(flags: argparse.Namespace, sample: Sample) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:
+def runs(flags: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:
     """What to time, by name, and the FLOPs of our steps."""
     import torch_reference  # needs PyTorch, which only benchmarks do
 
-    state, steps = our_steps(flags.encoder, flags.batch)
-    steps = {name: steps[name] for name in flags.steps}
-    flops = {name: direct_flops(step, state, sample) for name, step in steps.items()}
+    steps = {name: found for name, found in our_steps(flags.encoder, flags.batch).items() if name in flags.steps}
+    flops = {name: direct_flops(*found) for name, found in steps.items()}
     timed: dict[str, Callable[[], Any]] = {}
-    for name, step in steps.items():
-        compiled = jax.jit(step).lower(state, sample).compile()
-        timed[name] = lambda compiled=compiled: jax.block_until_ready(compiled(state, sample))
+    for name, (step, *arguments) in steps.items():
+        compiled = jax.jit(step).lower(*arguments).compile()
+        timed[name] = lambda compiled=compiled, arguments=arguments: jax.block_until_ready(compiled(*arguments))
+    _, state, _ = steps[flags.steps[0]]
     trainer = torch_reference.Trainer(flags.encoder, state.params)
-    views = trainer.views(np.array(sample.views))
+    views = trainer.views(np.array(random_batch(flags.batch).images))
     theirs = {"joint": trainer.joint_step, "meta": trainer.meta_step}
     timed |= {f"torch {name}": lambda step=theirs[name]: step(views) for name in steps if name in theirs}
     square = jax.random.normal(jax.random.key(0), (MATMUL, MATMUL))
@@ -109,6 +114,7 @@ def ratios(seconds: dict[str, float], flops: dict[str, float]) -> dict[str, floa
         "joint_vs_torch": ("joint", "torch joint"),
         "meta_vs_joint": ("meta", "joint"),
         "lookahead_vs_joint": ("lookahead", "joint"),
+        "head_vs_joint": ("head", "joint"),
     }
     found = {name: seconds[a] / seconds[b] for name, (a, b) in pairs.items() if a in seconds and b in seconds}
     if "meta" in seconds:
@@ -126,7 +132,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     flags = parser.parse_args()
     keep_freed_memory()
-    timed, flops = runs(flags, random_sample(flags.batch))
+    timed, flops = runs(flags)
     seconds = medians(timed, flags.repeats)
     found = ratios(seconds, flops)
     if flags.json:

@@ -299,3 +299,17 @@ def test_nt_xent_is_what_the_method_reports():
     head = ProjectionHead(widths=(8, 6), last_norm=True, dtype="float32", axis_name=None)
     z, _ = apply_views(head, state.params["method"], state.batch_stats["method"], h * jax.nn.sigmoid(state.mask))
     assert float(metrics["loss_method"]) == pytest.approx(float(nt_xent(z, temperature=0.2)), rel=1e-5)
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_trial_step_of_the_heads_is_the_same_on_four_devices_and_leaves_the_encoder_out():
+    """The encoder is no part of the trial: its own trial rate does not matter."""
+    ends = []
+    for devices, rate in ((1, "0.5"), (4, "0.5"), (1, "0.25")):
+        overrides = {"meta.scope": "head", "meta.trial": "gradient", "meta.learning_rate": rate}
+        overrides |= {"meta.head_learning_rate": "0.5", "data.augmentation": "plain"}
+        config, state = doubled_start(tiny_config(overrides))
+        ends.append(step_on(devices, config)(state, BATCH)[0])
+    assert not np.array_equal(ends[0].mask, state.mask)
+    for other in ends[1:]:
+        np.testing.assert_allclose(other.mask, ends[0].mask, rtol=1e-9, atol=1e-12)

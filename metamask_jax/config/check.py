@@ -42,11 +42,11 @@ def check_values(config: ConfigDict, choices: Mapping[str, Collection[str]]) -> 
     if not (values["loss.drr"] or values["loss.alpha"] > 0):
         raise ConfigError("config.loss.drr=False with config.loss.alpha=0; expected at least one of the two losses")
     if values["meta.estimator"] == "lookahead":
-        for key in ("train.accumulate", "meta.every"):
-            if values[key] != 1:
+        for key, needed in (("train.accumulate", 1), ("meta.every", 1), ("meta.scope", "all")):
+            if values[key] != needed:
                 raise ConfigError(
-                    f"config.{key}={values[key]}; expected 1 for config.meta.estimator='lookahead', which learns from "
-                    "every whole step"
+                    f"config.{key}={values[key]!r}; expected {needed!r} for config.meta.estimator='lookahead', which "
+                    "learns from every whole step"
                 )
 
 

@@ -94,6 +94,7 @@ def default_config() -> ConfigDict:
     config.meta = ConfigDict(
         {
             "estimator": "exact",
+            "scope": "all",  # what the trial step moves: "all" weights, or everything after the encoder, the "head"
             "every": 1,  # regular steps per meta step
             # The trial step has the optimiser's momentum and decay, or is a plain "gradient" step; lookahead takes the
             # real step.

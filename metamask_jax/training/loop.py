@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from metamask_jax import kernels
 from metamask_jax.config import apply_overrides, differences, from_json, to_json
 from metamask_jax.core.mask import mask_weights
 from metamask_jax.core.storage import read_json_lines, write_atomically
@@ -83,6 +84,7 @@ def train(
     """
     registry = registry or registry_of(config)
     config = validate(config, registry)
+    kernels.use(config.train.kernels)
     check_libraries(config.log)
     distributed.check_batch_size(config.train.batch_size, config.train.accumulate)
     workdir = pathlib.Path(workdir)

@@ -98,6 +98,7 @@ def validate(config: ConfigDict, registry: Registry | None = None) -> ConfigDict
             "mask.activation": ACTIVATIONS,
             "mask.schedule": registry.schedules,
             "meta.estimator": TRAINING_ESTIMATORS,
+            "meta.scope": ("all", "head"),
             "meta.trial": ("gradient", "optimizer"),
             "optimizer.name": registry.optimizers,
             "optimizer.schedule": registry.schedules,

@@ -150,12 +150,18 @@ def _make_learner(
         mask_optimizer=lambda step: make_mask_optimizer(config.mask, schedules["mask"](step)),
         estimator=config.meta.estimator if config.mask.learn else None,
         trial="optimizer" if config.meta.trial == "optimizer" else trial_rates,
+        scope=None if config.meta.scope == "all" else _after_encoder,
         every=config.meta.every,
         accumulate=config.train.accumulate,
         after_step=update_method,
         activation=config.mask.activation,
         axis_name=axis_name,
     )
+
+
+def _after_encoder(name: str) -> bool:
+    """Whether a weight belongs to the heads."""
+    return not name.startswith("encoder.")
 
 
 class Objective(NamedTuple):
