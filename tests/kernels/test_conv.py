@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from metamask_jax.kernels import conv2d, cpu_kernels, lax_kernels
-from metamask_jax.kernels.geometry import Geometry
+from metamask_jax.kernels import conv2d, cpu_kernels
 
 Case = tuple[int, int, int, object]  # image size, window, stride, padding
 CASES: list[Case] = [
@@ -174,17 +173,6 @@ def test_works_outside_jit_and_in_eval_shape() -> None:
     y = conv(x, w)
     assert_equal(y, reference(x, w, strides=(2, 2), padding=STRIDED[3]))
     assert jax.eval_shape(conv, x, w) == jax.ShapeDtypeStruct(y.shape, y.dtype)
-
-
-@pytest.mark.parametrize("images_a_chunk", [1, 2, 4, 7])
-def test_weight_gradient_does_not_depend_on_chunks(images_a_chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    geometry = Geometry.make(image=(7, 8), window=(3, 3), strides=(2, 2), padding=STRIDED[3])
-    x, w = operands(STRIDED, batch=7)
-    dy = lax_kernels.conv(x, w, geometry=geometry)
-    patches_of_an_image = dy[0, :, :, 0].size * 3 * 3 * 2 * dy.dtype.itemsize
-    monkeypatch.setattr(cpu_kernels, "_CHUNK_BYTES", images_a_chunk * patches_of_an_image)
-    expected = lax_kernels.conv_dw(x, dy, geometry=geometry)
-    assert_equal(cpu_kernels.conv_dw(x, dy, geometry=geometry), expected)
 
 
 @pytest.mark.parametrize("window", [1, 3])
