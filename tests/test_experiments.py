@@ -53,14 +53,16 @@ def tiny_scale():
 
 @pytest.fixture(scope="session")
 def printed(folder):
-    """The commands that F5 prints, after all its cells were run: the first by its command, the rest by the grid's."""
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        assert command(folder, "F5", "--print-commands") == 0
-    lines = out.getvalue().splitlines()
+    """The commands that F5 prints, and where its cells were run: the first by its command, the rest by the grid's."""
+    out = folder / "printed"
+    flags = ["F5", "--scale=smoke", f"--out={out}", f"--data_dir={folder / 'data'}"]
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        assert main([*flags, "--print-commands"]) == 0
+    lines = text.getvalue().splitlines()
     assert main(shlex.split(lines[0])[3:]) == 0
-    assert len(list((folder / "out").glob("smoke/cells/*/measures/knn.json"))) == 1
-    assert command(folder, "F5") == 0
-    return lines
+    assert len(list(out.glob("smoke/cells/*/measures/knn.json"))) == 1
+    assert main(flags) == 0
+    return lines, out
 
 
 def command(folder, name, *flags):
@@ -123,7 +125,7 @@ def test_every_experiment_runs(name, folder, capsys):
 
 
 def test_a_failed_cell_is_reported_retried_and_does_not_stop_the_rest(folder, printed, tmp_path, monkeypatch, capsys):
-    finished = {int(json.loads(path.read_text())["loss"]["alpha"]): path.parent for path in runs_in(folder / "out")}
+    finished = {int(json.loads(path.read_text())["loss"]["alpha"]): path.parent for path in runs_in(printed[1])}
 
     def by_copy(config, workdir):
         """What training would leave, from the same run elsewhere."""
@@ -163,10 +165,11 @@ def test_a_signal_stops_the_grid_and_not_only_its_cell(folder, tmp_path, monkeyp
     assert "stopped by SIGTERM after step 1; the state is saved" in capsys.readouterr().err
 
 
-def test_printed_commands_run_one_cell_each(folder, printed):
-    assert [shlex.split(line)[:3] for line in printed] == [["python", "-m", "metamask_jax.cli.experiments"]] * 2
-    assert len(runs_in(folder / "out")) == 2
-    assert "missing" not in (folder / "out" / "smoke" / "F5" / "README.md").read_text()
+def test_printed_commands_run_one_cell_each(printed):
+    lines, out = printed
+    assert [shlex.split(line)[:3] for line in lines] == [["python", "-m", "metamask_jax.cli.experiments"]] * 2
+    assert len(runs_in(out)) == 2
+    assert "missing" not in (out / "smoke" / "F5" / "README.md").read_text()
 
 
 def test_every_seed_has_a_run_of_its_own(tmp_path):
@@ -184,7 +187,7 @@ def test_a_killed_grid_loses_no_finished_cell_and_gives_the_same_table(folder, t
     )
 
     def start(out):
-        flags = ["F8", "--scale=smoke", "--seeds=2", f"--out={out}", f"--data_dir={folder / 'data'}"]
+        flags = ["F5", "--scale=smoke", "--seeds=2", f"--out={out}", f"--data_dir={folder / 'data'}"]
         return subprocess.Popen(
             [sys.executable, "-c", script, *flags], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
         )
@@ -200,7 +203,7 @@ def test_a_killed_grid_loses_no_finished_cell_and_gives_the_same_table(folder, t
     times = {path: path.stat().st_mtime_ns for path in finished}
     assert start(broken).wait(timeout=300) == 0
     assert {path: path.stat().st_mtime_ns for path in finished} == times
-    table = "smoke/F8/table.csv"
+    table = "smoke/F5/table.csv"
     assert (broken / table).read_text() == (whole / table).read_text()
 
 

@@ -121,7 +121,7 @@ def test_the_files_own_reading_gives_the_same_features(name: str, width: float, 
 def test_names_and_shapes_are_torchvisions() -> None:
     run = run_of(config_of("resnet50", 1.0, "imagenet", 64))
     tensors = to_torchvision(run.state.params["encoder"], run.state.batch_stats["encoder"], batches=14)
-    # As torchvision.models.resnet50().state_dict() has them, without fc: 53 convolutions, 5 tensors a BatchNorm.
+    # As torchvision.models.resnet50().state_dict() has them, without fc: 53 convolutions, 5 tensors per BatchNorm.
     assert len(tensors) == 53 + 53 * 5
     shapes = {
         "conv1.weight": (64, 3, 7, 7),

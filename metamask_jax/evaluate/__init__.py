@@ -1,7 +1,9 @@
 """Evaluation of a frozen encoder: features, nearest neighbours, probes and diagnostics.
 
-    run = load_run("runs/cifar10", step="last")
+    run = load_run("runs/cifar10")
     h, labels = features(run, open_configured(run.config.data, split="test"))
+
+gives the features of a pretrained run; `evaluate_run` judges it by any of the protocols.
 """
 
 from metamask_jax.evaluate.features import Extractor, eval_view, extract_source, make_extractor

@@ -60,7 +60,7 @@ def cached_features(
 
 
 def _add_source(digest: Any, source: Source) -> None:
-    """Adds what tells one source from another: its pictures, or where too many to read, the name of their records."""
+    """Adds what tells one source from another: its pictures, or the names of their records if these stay on disk."""
     if isinstance(source, ArraySource):
         digest.update(source.labels.tobytes())
         for start in range(0, len(source), _CHUNK):

@@ -1,4 +1,4 @@
-"""A complete evaluation: from a working directory to its `evaluation.json`."""
+"""A complete evaluation: reads a working directory and writes its `evaluation.json`."""
 
 import dataclasses
 import json

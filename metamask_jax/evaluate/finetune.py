@@ -102,7 +102,7 @@ def finetune(
 
 
 class _Fit(NamedTuple):
-    """A training from the pretrained weights on, as a function of the rows to use, learning rate and length."""
+    """Trains from the pretrained weights on; a function of the rows to use, the learning rate and the steps."""
 
     start: Tuned
     step: Step
@@ -114,7 +114,7 @@ class _Fit(NamedTuple):
     def __call__(self, rows: np.ndarray, learning_rate: float, steps: int) -> Tuned:
         random, devices = np.random.default_rng(self.seed), jax.local_device_count()
         passes = -(-steps * self.batch_size // len(rows))
-        # Epochs follow one another without a gap, so that a few images fill a batch of any size.
+        # A batch may begin in one epoch and end in the next, so that a few images fill a batch of any size.
         order = np.concatenate([random.permutation(rows) for _ in range(passes)])
         rate = make_schedule(
             SCHEDULES["cosine"],

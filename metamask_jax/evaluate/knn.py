@@ -19,7 +19,7 @@ TRAIN_CHUNK, TEST_CHUNK = 8192, 1024  # rows compared at a time on one device: 3
 
 
 class Neighbors(NamedTuple):
-    """The training rows nearest to each test row, nearest first; which of several equally near ones is left open.
+    """The training rows nearest to each test row, nearest first; the order of equally near ones is not defined.
 
     Attributes:
       similarity: float32 [test, k], the cosine, or minus the Euclidean distance.
@@ -84,7 +84,7 @@ def knn_scores(
     num_classes: int,
     metric: str = "cosine",
 ) -> np.ndarray:
-    """Votes [test, num_classes] of the k nearest neighbours, each row in proportion to its best neighbour's vote.
+    """Votes [test, num_classes] of the k nearest neighbours, where each row's nearest neighbour has a vote of one.
 
     Args:
       train_h: features [train, dim].
@@ -172,12 +172,12 @@ def _chunk(h: np.ndarray, start: int, rows: int) -> np.ndarray:
 
 
 # Both factors have one more column than the features: there the product of two rows gains the training row's own term,
-# which would otherwise take another pass over all the similarities. In the test rows it is one.
+# which would otherwise take another pass over all the similarities. In the test rows that column is one.
 
 
 @partial(jax.pmap, in_axes=(None, 0, None, None), static_broadcasted_argnums=0)
 def _train_factor(metric: str, train: jax.Array, origin: jax.Array, size: jax.Array) -> jax.Array:
-    """Training rows [rows, dim + 1], ready to be multiplied; those from `size` on are like nothing."""
+    """Training rows [rows, dim + 1], ready to be multiplied; rows from `size` on are padding and never nearest."""
     if metric == "cosine":
         train, own = unit_norm(train), jnp.zeros(len(train))
     else:
@@ -194,7 +194,8 @@ def _merge(
 ) -> Neighbors:
     """The best of the neighbours so far and of one more chunk of training rows, which starts at row `offset`.
 
-    The similarity is the cosine, or minus the squared distance but for the test row's square, which decides nothing.
+    The similarity is the cosine, or minus the squared distance without the test row's own square, which is the same for
+    all training rows.
     """
     test = unit_norm(test) if metric == "cosine" else 2 * (test - origin)
     test = jnp.pad(test, ((0, 0), (0, 1)), constant_values=1.0)

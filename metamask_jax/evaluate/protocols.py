@@ -20,7 +20,7 @@ from metamask_jax.evaluate.workdir import Run
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Hyper-parameters of the protocols; what is a tuple is chosen from on held-out training images.
+    """Hyper-parameters of the protocols; of several learning rates one is chosen on held-out training images.
 
     Attributes:
       seed: of held-out parts, subsets, orders and augmentation.
@@ -34,10 +34,10 @@ class Settings:
       mlp_epochs: of `mlp`.
       mlp_learning_rates: of `mlp`.
       finetune_epochs: of `finetune`.
-      finetune_min_steps: for sets so small that the epochs would be over too soon.
+      finetune_min_steps: the least number of steps, for sets so small that the epochs would be over too soon.
       finetune_trial: length of the runs that choose a learning rate, as a part of the whole.
       finetune_batch_size: of `finetune`.
-      finetune_smallest_crop: part of an image's area that a random crop at least has.
+      finetune_smallest_crop: the smallest random crop, as a part of the image's area.
       finetune_learning_rates: of `finetune`.
     """
 
@@ -103,9 +103,7 @@ Results = dict[str, ProtocolResult]  # by the kind of features
 Protocol = Callable[[Data, Settings], Results]
 
 
-def _knn(
-    data: Data, settings: Settings, *, k: int, temperature: float | None, metric: str
-) -> Results:
+def _knn(data: Data, settings: Settings, *, k: int, temperature: float | None, metric: str) -> Results:
     """Vote of the nearest neighbours; there is nothing to choose."""
     del settings
     results = {}
@@ -176,7 +174,7 @@ def _minibatch(
 
 
 def _linear_sgd(data: Data, settings: Settings) -> Results:
-    """A linear classifier trained by SGD on features that stay the same."""
+    """A linear classifier trained by SGD on features of the images as they are."""
     return _minibatch(
         data,
         settings,
@@ -223,7 +221,7 @@ def _linear_augmented(data: Data, settings: Settings) -> Results:
 
 
 def _finetune(data: Data, settings: Settings, *, fraction: float) -> Results:
-    """The whole network trained; of h alone, because the classifier on it can take up any mask by itself."""
+    """Trains the whole network; on h alone, because the classifier on top can learn any mask by itself."""
     rows = stratified_subset(data.train_labels, fraction=fraction, seed=settings.seed)
     steps = max(settings.finetune_min_steps, settings.finetune_epochs * len(rows) // settings.finetune_batch_size)
     result = finetune(
@@ -260,11 +258,11 @@ PROTOCOLS: dict[str, Protocol] = {
     "finetune_1": partial(_finetune, fraction=0.01),
 }
 GROUPS = {"all": tuple(PROTOCOLS), "knn": tuple(name for name in PROTOCOLS if name.startswith("knn_"))}
-LEAST_IMAGES = {"knn_official": 5, "knn_k200": 200, "knn_euclidean5": 5}  # that a protocol can learn from
+LEAST_IMAGES = {"knn_official": 5, "knn_k200": 200, "knn_euclidean5": 5}  # training images that a protocol needs
 
 
 def random_view(run: Run, *, smallest: float) -> ViewSpec:
-    """Random crop of at least a part `smallest` of the area, and flip; else what the encoder sees in evaluation."""
+    """The view of evaluation, but with a random crop of at least a part `smallest` of the area, and a random flip."""
     crop = RandomResizedCrop(scale=(smallest, 1.0), ratio=(3 / 4, 4 / 3))
     return dataclasses.replace(eval_view(run.config, run.registry), crop=crop, flip_p=0.5)
 

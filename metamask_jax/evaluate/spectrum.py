@@ -48,8 +48,8 @@ def alignment(h: jax.Array, other: jax.Array) -> jax.Array:
 def uniformity(h: jax.Array, t: float) -> jax.Array:
     """Log of the mean Gaussian potential exp(-t * distance^2), scalar, over all pairs of features [size, dim].
 
-    Wang and Isola 2020, who take t=2: zero if all fall on one point, less the better they spread over the unit sphere.
-    Pairs are compared in chunks, so memory grows with `size` only.
+    Wang and Isola 2020, who take t=2: zero if all fall on one point, the lower the better they spread over the
+    unit sphere. Pairs are compared in chunks, so memory grows with `size` only.
     """
     h = unit_norm(h)
     size, chunk = len(h), min(_CHUNK, len(h))

@@ -47,7 +47,7 @@ def mean_text(values: Mapping[int, float], *, scale: float = 100.0, digits: int 
 
 
 def difference_text(difference: Difference, *, scale: float = 100.0) -> str:
-    """A difference and its interval: `+1.20 [-0.31, +2.71]`; what is within the noise is marked so."""
+    """A difference and its interval: `+1.20 [+0.31, +2.09]`, followed by `within noise` if zero is in the interval."""
     if not difference.pairs:
         return ""
     if not np.isfinite(difference.half_width):

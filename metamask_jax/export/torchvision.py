@@ -1,4 +1,4 @@
-"""The layout of torchvision's ResNets: names, axes, and a reading of it that knows nothing of our own modules."""
+"""The layout of torchvision's ResNets: names, axes, and a forward pass that uses these and none of our own modules."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Plots in one style, as Matplotlib figures: arrays in, figure out. Matplotlib is imported when the first is drawn."""
+"""Plots of arrays in one style, as Matplotlib figures. Matplotlib is imported when the first is drawn."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ def knn_curve(curve: Curve, *, references: Mapping[str, float]) -> "Figure":
     axis.plot(curve.steps, 100 * curve.values, color=BLUE, linewidth=1.8, marker="o", markersize=4, label="this run")
     for (name, value), dashes in zip(references.items(), ("--", ":", "-.", (0, (1, 3))), strict=False):
         axis.axhline(100 * value, color=SLATE, linewidth=1.2, linestyle=dashes, label=name)
-    axis.set_xlim(left=0)  # a single point would have an axis of its own fancy
+    axis.set_xlim(left=0)  # a single point would get an arbitrary axis
     style(axis, "step", "kNN accuracy (%)")
     if references:
         legend(axis)
@@ -204,7 +204,7 @@ def legend(axis: "Axes") -> None:
 
 
 def legend_above(axis: "Axes", *, columns: int) -> None:
-    """A legend over the axes, where data fill them."""
+    """A legend above the axes, for plots whose data fill them."""
     axis.legend(
         loc="lower center",
         bbox_to_anchor=(0.5, 1.0),

@@ -1,7 +1,7 @@
 """The report of a run: one HTML file that needs no other.
 
-Reads what a workdir has of `config.json`, `metrics.jsonl`, `result.json`, `report.npz` and `evaluation.json`, and shows
-that much.
+It shows what a workdir has: `config.json`, `metrics.jsonl`, `result.json`, `report.npz` and `evaluation.json`, of which
+any may be missing.
 """
 
 import base64

@@ -116,7 +116,7 @@ def test_a_mask_that_is_not_positive_has_a_linear_probe_of_its_own(data: Data, w
 
 
 def colours(source: ArraySource, seed: int) -> ArraySource:
-    """Noisy plain pictures of one colour a class, which one layer can learn."""
+    """Noisy plain pictures of one colour per class, which one layer can learn."""
     palette, random = np.random.default_rng(7).integers(0, 256, (10, 3)), np.random.default_rng(seed)
     labels = random.integers(0, 10, len(source)).astype(np.int32)
     noise = random.integers(-20, 21, source.images.shape)

@@ -1,4 +1,4 @@
-"""The diagnostics' plots: what the functions beside this file return in, a Matplotlib figure out."""
+"""The plots of the diagnostics: each takes what a diagnostic has measured and gives a Matplotlib figure."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
