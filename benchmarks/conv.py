@@ -2,7 +2,7 @@
 
     python benchmarks/conv.py [--encoder resnet18|conv|short] [--batch 128] [--repeats 5]
 
-All kernels of a layer are timed in turns in one run and the best time of each is kept; the one `ops.conv2d` chooses is
+All kernels of a layer are timed in turns in one run and the best time of each is kept; the one that `conv2d` chooses is
 starred. The batch holds both views of 64 pictures, as a training step has them. GFLOP/s count a direct convolution,
 whatever the kernel multiplies, and do not carry over to another machine.
 """
@@ -63,7 +63,7 @@ def fits(kernel: str, geometry: Geometry) -> bool:
 
 
 def print_layer(layer: tuple[int, ...], batch: int, repeats: int) -> None:
-    """One line an operation: every kernel's rate."""
+    """Prints one line per operation with the rate of every kernel."""
     size, channels, features, window, stride = layer
     pad = (window // 2, window // 2)
     geometry = Geometry.make(image=(size, size), window=(window,) * 2, strides=(stride,) * 2, padding=(pad, pad))

@@ -39,21 +39,21 @@ def conv2d(x: jax.Array, w: jax.Array, *, strides: Sequence[int], padding: str |
     Works under every transformation; a `shard_map` around it needs `check_vma=False` (a `pmap` needs nothing).
 
     Example:
-        >>> conv2d(jnp.ones((1, 4, 4, 3)), jnp.ones((3, 3, 3, 8)), strides=(2, 2), padding="SAME").shape
-        (1, 2, 2, 8)
+      >>> conv2d(jnp.ones((1, 4, 4, 3)), jnp.ones((3, 3, 3, 8)), strides=(2, 2), padding="SAME").shape
+      (1, 2, 2, 8)
 
     Args:
-        x: images `[batch, height, width, in_channels]`.
-        w: kernel `[window_height, window_width, in_channels, out_channels]`, of the same dtype as `x`.
-        strides: vertical and horizontal step.
-        padding: `"SAME"`, `"VALID"`, or the `(low, high)` zeros of each spatial axis; no negative numbers.
+      x: images `[batch, height, width, in_channels]`.
+      w: kernel `[window_height, window_width, in_channels, out_channels]`, of the same dtype as `x`.
+      strides: vertical and horizontal step.
+      padding: `"SAME"`, `"VALID"`, or the `(low, high)` zeros of each spatial axis; no negative numbers.
 
     Returns:
-        `[batch, out_height, out_width, out_channels]` in the dtype of `x`.
+      `[batch, out_height, out_width, out_channels]` in the dtype of `x`.
 
     Raises:
-        TypeError: if the dtypes differ or are not floating point.
-        ValueError: if shapes, strides or padding do not fit each other.
+      TypeError: if the dtypes differ or are not floating point.
+      ValueError: if shapes, strides or padding do not fit each other.
     """
     if x.dtype != w.dtype or not jnp.issubdtype(x.dtype, jnp.floating):
         raise TypeError(f"x.dtype={x.dtype}, w.dtype={w.dtype}; expected one floating-point dtype for both")
@@ -94,7 +94,7 @@ def _batch(
     """Batching rule: folds a mapped operand into an axis that passes through the operation untouched."""
     args = [a if d is None else jnp.moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
     mapped = [i for i, d in enumerate(dims) if d is not None]
-    if len(mapped) == 2:  # as many small problems as mapped elements: no axis to fold both into
+    if len(mapped) == 2:  # no axis takes both: one small problem per element
         return lax.map(lambda pair: primitive.bind(*pair, geometry=geometry), tuple(args)), 0
     (i,) = mapped
     axis_in, axis_out = folds[i]
@@ -112,20 +112,20 @@ def _define(
     transposes: tuple[Callable[..., jax.Array], Callable[..., jax.Array]],
     folds: Sequence[tuple[int, int]],
 ) -> None:
-    """Gives a primitive its rules.
+    """Gives a primitive its rules: types, derivatives, batching and what it becomes on each platform.
 
     Args:
-        primitive: what to define.
-        shape: shape of the result from both operands and the geometry.
-        lax_kernel: the operation on any platform.
-        cpu_kernel: the operation on a CPU.
-        transposes: cotangent of the left and of the right operand, as functions of (cotangent, left, right).
-        folds: for each operand, an axis that the operation maps over, and where that axis is in the result.
+      primitive: what to define.
+      shape: shape of the result from both operands and the geometry.
+      lax_kernel: the operation on any platform.
+      cpu_kernel: the operation on a CPU.
+      transposes: cotangent of the left and of the right operand, as functions of (cotangent, left, right).
+      folds: for each operand, an axis that the operation maps over, and where that axis is in the result.
     """
 
     def abstract_eval(a: Any, b: Any, *, geometry: Geometry) -> Any:
         # Inside `shard_map(check_vma=True)` a type also says over which axes a value varies. Only JAX's own functions
-        # can make operands agree in it; where they do not, a product's rule refuses, and so must this one.
+        # can make operands agree in that. Where they do not agree, the rule of a product refuses, and so must this one.
         mul_p.abstract_eval(a.update(shape=()), b.update(shape=()))
         return a.update(shape=shape(a, b, geometry), weak_type=False)
 
@@ -173,17 +173,17 @@ _define(
 
 
 def _is_given(value: Any) -> bool:
-    """Whether it is an array, and neither a symbolic zero nor what a transpose is taken in."""
+    """Whether it is an array, and neither a symbolic zero nor the operand that a transpose is taken in."""
     return not isinstance(value, ad.Zero | ad.UndefinedPrimal)
 
 
 def _add(a: Any, b: Any) -> Any:
-    """The sum of what there is."""
+    """`a + b`, where either may be missing."""
     return b if a is None else a if b is None else a + b
 
 
 def _tangent(x: Any, w: Any, dx: Any, dw: Any, **params: Any) -> jax.Array | None:
-    """`conv(dx, w) + conv(x, dw)`, or what is given of it."""
+    """`conv(dx, w) + conv(x, dw)`, or the term whose operands are given."""
     if all(map(_is_given, (x, w, dx, dw))):
         return conv_tangent_p.bind(x, w, dx, dw, **params)
     terms = (conv_p.bind(*pair, **params) if all(map(_is_given, pair)) else None for pair in ((dx, w), (x, dw)))
@@ -191,7 +191,7 @@ def _tangent(x: Any, w: Any, dx: Any, dw: Any, **params: Any) -> jax.Array | Non
 
 
 def _gradients(x: Any, w: Any, dy: Any, **params: Any) -> Sequence[jax.Array | None]:
-    """`conv_dx(dy, w)` and `conv_dw(x, dy)`, or what is given of them."""
+    """`conv_dx(dy, w)` and `conv_dw(x, dy)`; None for one whose operands are not given."""
     if all(map(_is_given, (x, w, dy))):
         return conv_gradients_p.bind(x, w, dy, **params)
     pairs = (conv_dx_p, (dy, w)), (conv_dw_p, (x, dy))
@@ -246,7 +246,7 @@ def _define_pair(
     jvp: Callable[..., Any],
     transpose: Callable[..., Any],
 ) -> None:
-    """Gives a primitive its rules that is made of two others."""
+    """Gives its rules to a primitive that is made of two others."""
 
     def batch(args: Sequence[jax.Array], dims: Sequence[int | None], **params: Any) -> tuple[Any, Any]:
         results = jax.vmap(partial(plain, **params), in_axes=tuple(dims))(*args)
@@ -261,7 +261,7 @@ def _define_pair(
 
 
 def _tangent_type(x: Any, w: Any, dx: Any, dw: Any, **params: Any) -> Any:
-    conv_p.abstract_eval(x, dw, **params)  # must be allowed too
+    conv_p.abstract_eval(x, dw, **params)  # raises if this pair does not fit
     return conv_p.abstract_eval(dx, w, **params)[0]
 
 

@@ -5,8 +5,8 @@ nearly do, native kernels take over (`kernels.native`): Winograd's for small win
 ones for the rest. Without them, the weight gradient of a wide layer is a matrix product of patches. A kernel of one
 pixel is a matrix product anyway. `benchmarks/conv.py` times every kernel on every layer of the encoders.
 
-The four functions that follow are the only places where a kernel is chosen. The choice looks at everything but the
-batch, so that splitting a batch over devices changes no result by more than the order of a sum.
+The four functions that follow are the only places where a kernel is chosen. The choice does not depend on the size of
+the batch, so that splitting a batch over devices changes results by no more than the order of a sum does.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,15 +21,15 @@ from metamask_jax.kernels import lax_kernels
 from metamask_jax.kernels.geometry import Geometry
 from metamask_jax.kernels.switch import has_native
 
-Kernel = Callable[..., jax.Array]  # of the operands and the geometry
+Kernel = Callable[..., jax.Array]  # takes the operands and the geometry
 
 # Patches of one chunk should stay in the cache between being written and being multiplied.
 _CHUNK_BYTES = 4 * 2**20
 
-# Channels are filled up with zeros to make at most so many times the multiplications.
+# Channels may be filled up with zeros as long as this multiplies the work by no more than:
 _MOST_WASTE = 2.0
 
-# Fewer channels, and laying out patches costs more than the faster multiplications then save.
+# With fewer channels, laying out patches costs more time than the faster multiplications save.
 _MANY_CHANNELS = 64
 
 
@@ -88,7 +88,7 @@ def _pointwise_conv_dx(dy: jax.Array, w: jax.Array, geometry: Geometry) -> jax.A
 
 
 def _patches_conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
-    """Weight gradient as patches times output gradient, a chunk of images at a time."""
+    """Weight gradient as patches times output gradient, one chunk of images after the other."""
 
     def product(x: jax.Array, dy: jax.Array) -> jax.Array:
         patches = _patches(x, geometry)
@@ -117,7 +117,7 @@ def _sum_chunks(function: Callable[..., jax.Array], arrays: Sequence[jax.Array],
 
 
 def _images_per_chunk(x: jax.Array, geometry: Geometry) -> int:
-    """Images whose patches fill a chunk."""
+    """How many images have patches that fill a chunk."""
     (height, width), (rows, columns) = geometry.output, geometry.window
     return max(1, _CHUNK_BYTES // (height * width * rows * columns * x.shape[3] * x.dtype.itemsize))
 
@@ -139,14 +139,14 @@ def _lax(kernel: Callable[..., jax.Array]) -> Kernel:
 
 
 def _filled(name: str, operation: str, channels: Sequence[int]) -> list[int]:
-    """Input and output channels as a native kernel wants them: in whole vectors where its products have columns."""
+    """Input and output channels that a native kernel computes with: whole vectors for the columns of its products."""
     from metamask_jax.kernels.native import VECTOR
 
     whole = (0, 1) if name == "winograd" else (0,) if operation == "conv_dx" else (1,)
     return [-(-count // VECTOR) * VECTOR if i in whole else count for i, count in enumerate(channels)]
 
 
-# Which channels the axes of each operation's operands and result are: input 0, output 1, neither None.
+# What each axis of an array is: 0 for input channels, 1 for output channels, None for anything else.
 _IMAGE, _GRADIENT, _KERNEL = (None, None, None, 0), (None, None, None, 1), (None, None, 0, 1)
 _AXES: dict[str, tuple[tuple[int | None, ...], ...]] = {
     "conv": (_IMAGE, _KERNEL, _GRADIENT),

@@ -10,10 +10,10 @@ class Geometry(NamedTuple):
     """Everything spatial about a convolution; hashable, so it can be a primitive's parameter.
 
     Attributes:
-        image: height and width of the input.
-        window: height and width of the kernel.
-        strides: vertical and horizontal step.
-        padding: the zeros `(low, high)` before and after each spatial axis.
+      image: height and width of the input.
+      window: height and width of the kernel.
+      strides: vertical and horizontal step.
+      padding: the zeros `(low, high)` before and after each spatial axis.
     """
 
     image: tuple[int, int]
@@ -35,7 +35,7 @@ class Geometry(NamedTuple):
 
     @property
     def mirrored(self) -> "Geometry":
-        """Of the convolution, with the kernel turned round, that is the input gradient of this one of stride 1."""
+        """For stride 1: the geometry of the input gradient, which is a convolution with the kernel turned round."""
         (top, bottom), (left, right) = self.padding
         height, width = (size - 1 for size in self.window)
         padding = ((height - top, height - bottom), (width - left, width - right))
@@ -53,7 +53,7 @@ class Geometry(NamedTuple):
         """Resolves a named padding and checks that all numbers fit each other.
 
         Raises:
-            ValueError: if they do not.
+          ValueError: if they do not.
         """
         if len(strides) != 2 or min(strides) < 1:
             raise ValueError(f"strides={strides!r}; expected two positive integers")

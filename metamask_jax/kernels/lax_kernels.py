@@ -1,4 +1,4 @@
-"""The three convolution operations in terms of XLA's own convolution: right everywhere, fast off the CPU."""
+"""The three operations by XLA's own convolution: correct on every platform, and fast on all but CPUs."""
 
 import jax
 from jax import lax

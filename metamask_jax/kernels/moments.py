@@ -1,13 +1,13 @@
-"""Mean and variance of channels, and how they come back: what BatchNorm is made of, closed under differentiation.
+"""Mean and variance of channels, and normalisation by them: the parts of BatchNorm, closed under differentiation.
 
 Written in plain `jnp`, BatchNorm's derivatives pass over memory once for every sum, and its second derivatives many
-times. All of them are made of two operations that are each other's transposes, and take one pass each:
+times. All of them are made of two operations that are each other's transposes and take one pass each:
 
     sums       (x, centre, y)               -> sum_n y,  sum_n (x - centre) y
     spread     (x, centre, offset, slope)   -> offset + (x - centre) slope
 
-A centre near the mean keeps the digits that `sum x y - mean sum y` would lose. It is a constant to every derivative of
-the two; what follows from moving it is a matter of channels, not of pixels. On a CPU the sums run on native kernels.
+A centre near the mean keeps the digits that `sum x y - mean sum y` would lose. Derivatives of the two treat it as a
+constant; the effect of moving it is computed per channel, not per pixel. On a CPU the sums run on native kernels.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,9 +33,9 @@ def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Mean and (biased) variance of `x` `[..., channels]` over all axes but the last, `[channels]` each.
 
     Example:
-        >>> mean, variance = moments(jnp.array([[1.0, 5.0], [3.0, 5.0]]))
-        >>> mean.tolist(), variance.tolist()
-        ([2.0, 5.0], [1.0, 0.0])
+      >>> mean, variance = moments(jnp.array([[1.0, 5.0], [3.0, 5.0]]))
+      >>> mean.tolist(), variance.tolist()
+      ([2.0, 5.0], [1.0, 0.0])
     """
     mean, variance = moments_p.bind(x.reshape(1, -1, x.shape[-1]))
     return mean[0], variance[0]
@@ -45,8 +45,8 @@ def spread(x: jax.Array, centre: jax.Array, offset: jax.Array, slope: jax.Array)
     """`offset + (x - centre) * slope` for `x` `[..., channels]` and the others `[channels]`.
 
     Example:
-        >>> spread(jnp.array([[1.0], [3.0]]), jnp.array([2.0]), jnp.array([10.0]), jnp.array([0.5])).tolist()
-        [[9.5], [10.5]]
+      >>> spread(jnp.array([[1.0], [3.0]]), jnp.array([2.0]), jnp.array([10.0]), jnp.array([0.5])).tolist()
+      [[9.5], [10.5]]
     """
     fixed = stop_gradient(centre)
     # The difference is zero, its derivative is that of the centre.
@@ -120,7 +120,7 @@ def _spread_transpose(cotangent: Any, x: jax.Array, centre: jax.Array, *others: 
 
 
 def _batch(primitive: Primitive, args: Arrays, dims: Sequence[int | None]) -> tuple[Any, Any]:
-    """Batching rule: more problems."""
+    """Batching rule: each mapped element is one more problem."""
     size = next(arg.shape[dim] for arg, dim in zip(args, dims, strict=True) if dim is not None)
 
     def folded(arg: jax.Array, dim: int | None) -> jax.Array:
@@ -139,7 +139,7 @@ def _define(
     jvp: Callable[..., Any],
     transpose: Callable[..., Any] | None = None,
 ) -> None:
-    """Gives a primitive its rules."""
+    """Gives a primitive its rules: types, derivatives, batching and what it becomes on each platform."""
 
     def abstract_eval(*args: Any) -> Any:
         wide, narrow = args[0], args[0].update(shape=args[0].shape[::2], weak_type=False)

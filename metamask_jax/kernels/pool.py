@@ -8,23 +8,23 @@ from jax import lax
 
 
 def max_pool(x: jax.Array, *, window: int, stride: int, padding: int) -> jax.Array:
-    """Takes the maximum over square windows, in elementwise maxima of shifted views.
+    """Takes the maximum over square windows, as elementwise maxima of shifted views.
 
     XLA's window reduction has a gradient that scatters pixel by pixel, slow on a CPU; this form has cheap derivatives
     of any order. Where several pixels of a window share the maximum, the first of them has the gradient.
 
     Example:
-        >>> max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1), window=2, stride=2, padding=0)[0, :, :, 0].tolist()
-        [[5.0, 7.0], [13.0, 15.0]]
+      >>> max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1), window=2, stride=2, padding=0)[0, :, :, 0].tolist()
+      [[5.0, 7.0], [13.0, 15.0]]
 
     Args:
-        x: images `[batch, height, width, channels]`.
-        window: height and width of the window.
-        stride: step between windows.
-        padding: border added on each side, which never is the maximum.
+      x: images `[batch, height, width, channels]`.
+      window: height and width of the window.
+      stride: step between windows.
+      padding: width of the border added on each side; it is never the maximum.
 
     Returns:
-        `[batch, out_height, out_width, channels]`.
+      `[batch, out_height, out_width, channels]`.
     """
     for axis in (1, 2):
         size = x.shape[axis]

@@ -15,7 +15,7 @@ def keep_freed_memory() -> bool:
     the C library is another one.
 
     Returns:
-        Whether the C library took the settings.
+      Whether the C library took the settings.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -10,6 +10,7 @@ import jax
 import pytest
 from etils import epath
 
+from metamask_jax.cli.common import keep_compiled_programs
 from metamask_jax.kernels.programs import keep_programs, programs_folder, read_sealed, write_sealed
 
 # JAX takes `zstandard` for its files where there is one. This one, like the real one, stores no checksum.
@@ -22,6 +23,7 @@ class Plain:
 sys.modules["zstandard"] = types.SimpleNamespace(ZstdCompressor=Plain, ZstdDecompressor=Plain)
 
 import jax, jax.numpy as jnp, numpy as np
+from metamask_jax.cli.common import keep_compiled_programs
 from metamask_jax.kernels.programs import keep_programs
 from pathlib import Path
 
@@ -66,6 +68,18 @@ def test_jax_compiles_damaged_programs_again_and_stores_them_again(folder: Path)
     command = [sys.executable, "-c", PROGRAM, str(folder)]
     ended = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=False)
     assert ended.stdout == "fine\n", ended.stderr
+
+
+@pytest.mark.usefixtures("folder")  # puts JAX's own one back
+def test_commands_keep_their_programs_in_checked_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = jax.config.jax_persistent_cache_min_compile_time_secs
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keep_compiled_programs()
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
+    path = epath.Path(jax.config.jax_compilation_cache_dir) / "a"
+    path.write_bytes(b"code")
+    assert read_sealed(tmp_path / ".cache" / "metamask_jax" / "a") == b"code"
 
 
 def test_a_file_that_is_not_as_it_was_written_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,8 +1,8 @@
 """Convolutions and sums in native code, compiled by LLVM for the machine they run on and called by XLA's programs.
 
-`emit` writes loops and matrix products in LLVM's language, `direct` and `winograd` write convolutions in terms of them,
-`moments` sums over pixels, and `ffi` compiles those and makes them known to XLA. They take float32 and float64 arrays,
-on processors with AVX2 or AVX-512; the channels of convolutions fill vector registers.
+`emit` writes loops and matrix products in LLVM's language. `direct` and `winograd` write convolutions in terms of them,
+`moments` writes sums over pixels, and `ffi` compiles them and makes them known to XLA. They take float32 and float64
+arrays, on processors with AVX2 or AVX-512; the channels of convolutions must fill vector registers.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Convolutions of any geometry as products of lines of overlapping windows, which need no copy, with the kernel."""
+"""Convolutions of any geometry, as products of rows of overlapping windows, read where they are, with the kernel."""
 
 from collections.abc import Sequence
 from math import prod
@@ -15,8 +15,8 @@ from metamask_jax.kernels.native.ffi import Body, call, parts
 
 # Images and gradients of one round of the weight gradient should stay in a core's own cache.
 _ROUND_BYTES = 2**20
-_MOST_ROWS = 24  # of a piece of a product, on any machine
-_TERMS = 256  # of a sum within a sum, or those of one image if they are more
+_MOST_ROWS = 24  # height of the highest piece of a product on any machine
+_TERMS = 256  # length of a sum within a sum; that of one image if it is longer
 
 
 def conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
@@ -50,12 +50,12 @@ def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
 
 
 class _Grid(NamedTuple):
-    """Of one axis: the pixels with a certain remainder.
+    """Along one axis, the pixels whose position has a certain remainder modulo the stride.
 
     Attributes:
-      taps: the first tap they meet, and from one to the next.
-      first: the output that the first pixel's first tap belongs to.
-      length: how many there are.
+      taps: the first tap of the kernel that they meet, and the distance from one such tap to the next.
+      first: the output to which the first tap of the first pixel belongs.
+      length: how many pixels there are.
     """
 
     taps: tuple[int, int]
@@ -173,7 +173,7 @@ def _conv_dw(
                 target = emit.at(dw, emit.scaled(i, columns * channels * out))
 
                 def piece(start: Index, rows: int) -> None:
-                    # The same neighbours of all windows, side by side: strides of kilobytes are read only once.
+                    # The same pixels of all windows, side by side: memory with kilobytes in between is read only once.
                     emit.gather(rows, taps, emit.at(left, start), panel)
                     product = Product(1, out, ((depth // terms, terms * rows), (terms, rows)), accumulate)
                     emit.product(product, rows, features, panel, packed, emit.at(target, emit.scaled(start, out)))

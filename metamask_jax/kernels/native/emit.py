@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 from llvmlite import ir
 
 INT, POINTER = ir.IntType(64), ir.PointerType()
-VECTOR = 16  # numbers in the longest vector register: what channels come in multiples of
+VECTOR = 16  # numbers in the longest vector register; channels come in multiples of it
 
 Index: TypeAlias = "ir.Value | int"
 Vectors: TypeAlias = Sequence[ir.Value]
@@ -17,9 +17,9 @@ class Machine(NamedTuple):
     """What decides how a product is cut into pieces that stay in registers.
 
     Attributes:
-      bits: of a vector register.
-      sums: registers for the entries of a piece.
-      vectors: columns of a piece, in vectors.
+      bits: size of a vector register.
+      sums: registers that hold the entries of a piece.
+      vectors: width of a piece, in vectors.
     """
 
     bits: int
@@ -27,7 +27,7 @@ class Machine(NamedTuple):
     vectors: int
 
     def rows(self, vectors: int) -> int:
-        """Of a piece with so many vectors of columns."""
+        """Height of a piece that is `vectors` wide."""
         return self.sums // vectors
 
 
@@ -35,10 +35,10 @@ class Product(NamedTuple):
     """`c[i, j] = sum_k a[i, k] * b[k, j]`, where `k` may be several axes of `a`, and `b` is packed (`Emitter.packed`).
 
     Attributes:
-      a_row: from one row of `a` to the next.
-      c_row: from one row of `c` to the next, or None if it is packed too.
-      sums: the axes of `k`, outermost first: how long, and from one entry to the next in `a`.
-      accumulate: whether to add to `c`.
+      a_row: distance from one row of `a` to the next, in numbers.
+      c_row: distance from one row of `c` to the next, or None if `c` is packed too.
+      sums: the axes of `k`, outermost first: the length, and the distance from one entry to the next in `a`.
+      accumulate: whether to add to what `c` holds.
     """
 
     a_row: int
@@ -48,7 +48,7 @@ class Product(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """How many products a sum has."""
+        """How many products are summed per entry of `c`."""
         return prod(count for count, _ in self.sums)
 
 
@@ -57,7 +57,7 @@ class Emitter:
 
     def __init__(self, function: ir.Function, machine: Machine, element: ir.Type) -> None:
         """Starts at the beginning of an empty function."""
-        # A register that is put aside on the stack must not lie across two cache lines: its use would cost far more.
+        # A register that is saved on the stack must not lie across two cache lines: reading it would take far longer.
         function.attributes.alignstack = machine.bits // 8
         self.builder = ir.IRBuilder(function.append_basic_block())
         self.machine = machine
@@ -66,7 +66,7 @@ class Emitter:
         self._vector = ir.VectorType(element, self.lanes)
 
     def at(self, pointer: ir.Value, *offsets: Index) -> ir.Value:
-        """The address so many numbers further on."""
+        """The address that is the sum of `offsets` numbers further on."""
         for offset in offsets:
             if not (isinstance(offset, int) and offset == 0):
                 pointer = self.builder.gep(pointer, [value(offset)], inbounds=True, source_etype=self._element)
@@ -81,15 +81,15 @@ class Emitter:
         return self.builder.udiv(index, value(by)), self.builder.urem(index, value(by))
 
     def load(self, pointer: ir.Value) -> ir.Value:
-        """A vector of neighbours."""
+        """A vector of the numbers that follow each other from an address on."""
         return self.builder.load(pointer, align=4, typ=self._vector)
 
     def store(self, vector: ir.Value, pointer: ir.Value) -> None:
-        """Puts the numbers of a vector side by side."""
+        """Writes the numbers of a vector one after the other."""
         self.builder.store(vector, pointer, align=4)
 
     def constant(self, number: float) -> ir.Constant:
-        """A vector of one number."""
+        """A vector whose entries are all the same number."""
         return ir.Constant(self._vector, [number] * self.lanes)
 
     def combine(self, factors: Sequence[float], vectors: Vectors) -> ir.Value:
@@ -152,7 +152,7 @@ class Emitter:
         return [self.at(row, v * self.lanes) for v in range(vectors)]
 
     def pack(self, shape: tuple[int, int], row: int, source: ir.Value, target: ir.Value) -> None:
-        """Lays out a matrix, with so many numbers from one row to the next, as a product wants its right side."""
+        """Copies a matrix, whose rows are `row` numbers apart, into the layout of the right side of a product."""
         depth, columns = shape
 
         def piece(start: Index, vectors: int) -> None:
@@ -166,7 +166,7 @@ class Emitter:
         self.columns(columns, piece)
 
     def gather(self, rows: int, sums: Sequence[tuple[int, int]], source: ir.Value, target: ir.Value) -> None:
-        """Lays out a piece of a matrix whose rows are neighbours as an array `[depth, rows]`."""
+        """Copies a piece of a matrix into an array `[depth, rows]`; entries of one column are neighbours in memory."""
         if not sums:
             line = ir.VectorType(self._element, rows)
             self.builder.store(self.builder.load(source, align=4, typ=line), target, align=4)
@@ -180,13 +180,13 @@ class Emitter:
         self.repeat(count, inside)
 
     def zero(self, count: int, target: ir.Value) -> None:
-        """Sets so many numbers to zero, a multiple of those in a vector."""
+        """Sets `count` numbers, a multiple of those in a vector, to zero."""
         self.repeat(
             count // self.lanes, lambda i: self.store(self.constant(0.0), self.at(target, self.scaled(i, self.lanes)))
         )
 
     def product(self, product: Product, rows: int, columns: int, a: ir.Value, b: ir.Value, c: ir.Value) -> None:
-        """Multiplies all rows with all columns."""
+        """Writes a whole product: all rows with all columns."""
 
         def piece(start: Index, vectors: int) -> None:
             target = self.at(c, self.scaled(start, rows) if product.c_row is None else start)
@@ -195,7 +195,7 @@ class Emitter:
         self.columns(columns, piece)
 
     def rows(self, product: Product, count: int, vectors: int, a: ir.Value, b: ir.Value, c: ir.Value) -> None:
-        """Multiplies all rows with one piece of columns, of so many vectors."""
+        """Multiplies all rows with one piece of columns, `vectors` wide."""
         c_row = product.c_row or vectors * self.lanes
 
         def piece(i: Index, rows: int) -> None:
@@ -223,7 +223,7 @@ class Emitter:
             self.repeat(count - 1, add)
 
     def _piece(self, product: Product, rows: int, vectors: int, c_row: int) -> ir.Function:
-        """The function `(a, b, c)` that multiplies as many rows and columns as fit into registers, by one axis."""
+        """The function `(a, b, c)` that multiplies rows and columns that fit into registers, for one axis of `k`."""
         ((count, step),) = product.sums
         name = f"{product}, {rows}, {vectors}"
         if name in self._module.globals:
@@ -248,7 +248,7 @@ class Emitter:
         return function
 
     def everywhere(self, pointer: ir.Value) -> ir.Value:
-        """A vector of the one number at an address."""
+        """A vector whose entries are all the number at an address."""
         nothing = ir.Constant(self._vector, ir.Undefined)
         one = self.builder.insert_element(nothing, self.builder.load(pointer, typ=self._element), value(0))
         return self.builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), None))

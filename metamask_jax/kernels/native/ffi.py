@@ -19,7 +19,7 @@ from metamask_jax.kernels.native.emit import INT, POINTER, Emitter, Machine
 from metamask_jax.kernels.native.store import load, store
 from metamask_jax.kernels.native.threads import address, pointer_at, run_parts
 
-# Writes the code, given the addresses of all operands and results, and which part it is.
+# Writes the code of a kernel, given the addresses of all operands and results, and the number of the part to compute.
 Body = Callable[[Emitter, Sequence[ir.Value], ir.Value], None]
 
 _NULL = ir.Constant(POINTER, None)
@@ -49,12 +49,12 @@ def machine() -> Machine | None:
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def parts(units: int) -> int:
-    """Into how many equal parts to cut so many units of work, so that every core has one."""
+    """The number of equal parts to cut `units` of work into, so that every core has one."""
     return next(count for count in range(min(cores(), units), units + 1) if units % count == 0)
 
 
@@ -69,10 +69,10 @@ def call(
 
     Args:
       kernel: makes the kernel.
-      settings: what to make it of: all that tells it from other kernels.
+      settings: its arguments: everything that tells this kernel from others of the same function.
       operands: all of float32 or all of float64.
-      *shapes: of the results.
-      parts: how many there are.
+      *shapes: one per result.
+      parts: into how many parts the kernel is cut.
 
     Returns:
       The results, of the same type as the operands.
@@ -110,12 +110,12 @@ def _compile(body: Body, host: Machine, dtype: str, operands: int, results: int,
     _answer_version(builder, frame)
     found = [_buffer(builder, frame, _OPERANDS, i) for i in range(operands)]
     found += [_buffer(builder, frame, _RESULTS, i) for i in range(results)]
-    run_parts(builder, frame, part, found, parts, helpers=min(parts, cores()) - 1)
+    run_parts(builder, frame, part, found, parts, others=min(parts, cores()) - 1)
     builder.ret(_NULL)  # no error
 
     parsed = binding.parse_assembly(str(module))
     parsed.verify()
-    # The code is written with vectors and in the order it should run: there is little left to find.
+    # The code is written with vectors and in the order it should run: more optimisation would find little.
     options = binding.create_pipeline_tuning_options(speed_level=1)
     passes = binding.create_pass_builder(_target(), options)
     passes.getModulePassManager().run(parsed, passes)
@@ -124,7 +124,7 @@ def _compile(body: Body, host: Machine, dtype: str, operands: int, results: int,
 
 
 def _run(code: bytes) -> binding.ExecutionEngine:
-    """Loads machine code."""
+    """Loads machine code into this process."""
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target())
     engine.add_object_file(binding.ObjectFileRef.from_data(code))
     engine.finalize_object()
@@ -151,7 +151,7 @@ def _host() -> dict[str, str]:
 
 
 def _answer_version(builder: ir.IRBuilder, frame: ir.Value) -> None:
-    """When XLA asks, says which version of the interface this is for, and does nothing else."""
+    """Writes code that returns at once when XLA only asks which version of the interface the handler is made for."""
     extension = pointer_at(builder, frame, _EXTENSION)
     with builder.if_then(builder.icmp_unsigned("!=", extension, _NULL)):
         metadata = pointer_at(builder, extension, _METADATA)

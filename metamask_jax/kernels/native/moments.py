@@ -10,8 +10,8 @@ from llvmlite import ir
 from metamask_jax.kernels.native.emit import VECTOR, Emitter, Index, Vectors
 from metamask_jax.kernels.native.ffi import Body, call
 
-_MOST_ROWS, _FEWEST_ROWS = 256, 16  # of a block, which should stay in a core's own cache
-_VECTORS = 4  # columns of a pass over a block, in vectors
+_MOST_ROWS, _FEWEST_ROWS = 256, 16  # height of a block, which should stay in a core's own cache
+_VECTORS = 4  # width of a pass over a block, in vectors
 
 
 def suits(x: jax.Array) -> bool:
@@ -28,7 +28,7 @@ def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     # Each block is centred on its own mean while it is in the cache.
     found = call(_moments, (rows, x.shape[2]), (x,), blocks, blocks, parts=prod(blocks[:2]))
     means, squares = (array.reshape(problems, -1, channels) for array in found)
-    # Means are averaged by their differences, which have more digits than a sum of them would.
+    # The differences of the means are averaged: a sum of the means themselves would lose digits.
     mean = means[:, 0] + jnp.mean(means - means[:, :1], axis=1)
     return mean, (jnp.sum(squares, axis=1) + rows * jnp.sum((means - mean[:, None]) ** 2, axis=1)) / n
 
@@ -50,12 +50,12 @@ def _together(x: jax.Array) -> int:
 
 
 def _wide(x: jax.Array) -> jax.Array:
-    """The same numbers with so many rows taken for one."""
+    """The same numbers with `_together` rows taken for one."""
     return x.reshape(len(x), -1, _together(x) * x.shape[2])
 
 
 def _rows(x: jax.Array) -> int:
-    """Into blocks of how many rows to cut each problem: as many whatever the number of cores."""
+    """Rows per block, which do not depend on the number of cores, so that results do not either."""
     return max(rows for rows in range(1, _MOST_ROWS + 1) if x.shape[1] % rows == 0)
 
 

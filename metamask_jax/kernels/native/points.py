@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 Matrix = tuple[tuple[float, ...], ...]
 
-# By the number of taps, and each with infinity: chosen for the least rounding error.
+# Points by the number of taps, to which infinity is added; chosen for the smallest rounding errors.
 POINTS = {
     3: tuple(Fraction(p, 4) for p in (0, 3, -3, 6, -6)),
     5: tuple(Fraction(p, 4) for p in (0, 2, -2, 4, -4, 8, -8)),
@@ -15,7 +15,7 @@ POINTS = {
 
 
 class Matrices(NamedTuple):
-    """Transforms of the output A^T `[tile, points]`, kernel G `[points, taps]`, input B^T `[points, points]`."""
+    """Transforms of the output: A^T `[tile, points]`, kernel: G `[points, taps]`, and input: B^T `[points, points]`."""
 
     output: Matrix
     kernel: Matrix
@@ -29,7 +29,7 @@ class Matrices(NamedTuple):
 
 @cache
 def matrices_of(taps: int) -> Matrices:
-    """Cook-Toom's construction."""
+    """The matrices of kernels with so many taps, by the construction of Cook and Toom."""
     points = POINTS[taps]
     tile = len(points) + 2 - taps
 

@@ -15,22 +15,22 @@ _NEXT, _DONE, _USERS, _BUFFERS = 0, 8, 16, 24
 
 
 def run_parts(
-    builder: ir.IRBuilder, frame: ir.Value, part: ir.Function, buffers: Sequence[ir.Value], count: int, helpers: int
+    builder: ir.IRBuilder, frame: ir.Value, part: ir.Function, buffers: Sequence[ir.Value], count: int, others: int
 ) -> None:
-    """Calls `part(buffers, i)` for every i below `count`, on this thread and on as many helpers as are free.
+    """Calls `part(buffers, i)` for every i below `count`, on this thread and on at most `others` that are free.
 
-    Whoever is free takes the next part. This thread takes parts too and does not wait for others to begin, only for
-    those it has begun, so that it comes to an end even if no other thread is ever free. One that begins after the end
-    finds no part left; the last to leave frees what they share.
+    Each thread takes the next part when it is free. This one waits only for parts that others have begun, never for
+    others to begin, so that it comes to an end even if no other thread is ever free. A thread that begins after the end
+    finds no part left; the last one to leave frees the memory they share.
     """
     module = builder.module
     shared = builder.call(_function(module, "malloc", POINTER, [INT]), [_int(_BUFFERS + 8 * len(buffers))])
-    for offset, start in ((_NEXT, 0), (_DONE, 0), (_USERS, helpers + 1)):
+    for offset, start in ((_NEXT, 0), (_DONE, 0), (_USERS, others + 1)):
         builder.store(_int(start), address(builder, shared, offset))
     for i, buffer in enumerate(buffers):
         builder.store(buffer, address(builder, shared, _BUFFERS + 8 * i))
     work, leave = _work(module, part, count), _leave(module)
-    for _ in range(helpers):
+    for _ in range(others):
         _schedule(builder, frame, _task(module, work, leave), shared, leave)
     builder.call(work, [shared])
 
@@ -63,7 +63,7 @@ def _work(module: ir.Module, part: ir.Function, count: int) -> ir.Function:
 
 
 def _leave(module: ir.Module) -> ir.Function:
-    """`leave(shared)`: frees it if nobody else uses it."""
+    """`leave(shared)`: frees the shared memory if no other thread uses it."""
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), "leave")
     builder, (shared,) = ir.IRBuilder(function.append_basic_block()), function.args
     users = builder.atomic_rmw("sub", address(builder, shared, _USERS), _ONE, "acq_rel")
@@ -74,7 +74,7 @@ def _leave(module: ir.Module) -> ir.Function:
 
 
 def _task(module: ir.Module, work: ir.Function, leave: ir.Function) -> ir.Function:
-    """`task(shared)`: what another thread does."""
+    """`task(shared)`: what another thread runs."""
     if "task" in module.globals:
         return module.globals["task"]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), "task")
@@ -86,7 +86,7 @@ def _task(module: ir.Module, work: ir.Function, leave: ir.Function) -> ir.Functi
 
 
 def _schedule(builder: ir.IRBuilder, frame: ir.Value, task: ir.Function, shared: ir.Value, leave: ir.Function) -> None:
-    """Asks XLA to run a task on some thread; if it cannot, there is one user less."""
+    """Asks XLA to run a task on some thread; if it cannot, that thread counts as having left."""
     error = _ask(builder, frame, _SCHEDULE, [pointer_at(builder, frame, _CONTEXT), task, shared])
     with builder.if_then(builder.icmp_unsigned("!=", error, _NULL)):
         _ask(builder, frame, _DESTROY, [error])
@@ -97,7 +97,7 @@ def _ask(builder: ir.IRBuilder, frame: ir.Value, function: int, values: Sequence
     """Calls a function of the interface, which takes one structure: its size, no extension, and the values."""
     with builder.goto_entry_block():
         slots = builder.alloca(INT, 2 + len(values))
-        structure = builder.inttoptr(builder.ptrtoint(slots, INT), POINTER)  # of no type, as all pointers here
+        structure = builder.inttoptr(builder.ptrtoint(slots, INT), POINTER)  # without a type, like all pointers here
     builder.store(_int(8 * (2 + len(values))), structure)
     for i, value in enumerate([_NULL, *values], start=1):
         builder.store(value, address(builder, structure, 8 * i))
@@ -107,12 +107,12 @@ def _ask(builder: ir.IRBuilder, frame: ir.Value, function: int, values: Sequence
 
 
 def pointer_at(builder: ir.IRBuilder, structure: ir.Value, offset: int) -> ir.Value:
-    """The pointer that a structure has so many bytes from its start."""
+    """The pointer that a structure holds `offset` bytes from its start."""
     return builder.load(address(builder, structure, offset), typ=POINTER)
 
 
 def address(builder: ir.IRBuilder, structure: ir.Value, offset: int) -> ir.Value:
-    """The address so many bytes from the start of a structure."""
+    """The address `offset` bytes from the start of a structure."""
     return builder.gep(structure, [_int(offset)], source_etype=ir.IntType(8))
 
 

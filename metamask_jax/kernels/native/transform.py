@@ -7,12 +7,12 @@ from llvmlite import ir
 from metamask_jax.kernels.native.emit import Emitter, Vectors
 from metamask_jax.kernels.native.points import Matrix, transposed
 
-# Address of the first vector of a grid, and from one to the next downwards and across.
+# Address of the first vector of a grid, and the distances to the next one downwards and across.
 Square = tuple[ir.Value, int, int]
 
 
 def transform(emit: Emitter, matrix: Matrix, source: Square, target: Square) -> None:
-    """Stores `matrix @ grid @ matrix.T`, in an order that has few vectors at hand at a time."""
+    """Stores `matrix @ grid @ matrix.T`, in an order that keeps few vectors in registers at a time."""
     half = []
     for j in range(len(matrix[0])):
         column = [emit.load(_at(emit, source, i, j)) for i in range(len(matrix[0]))]
@@ -28,7 +28,7 @@ def _at(emit: Emitter, square: Square, i: int, j: int) -> ir.Value:
 
 
 def _times(emit: Emitter, matrix: Matrix, vectors: Vectors) -> Vectors:
-    """`matrix @ vectors`. Neighbours that are mirror images of each other, be it rows or columns, share their work."""
+    """`matrix @ vectors`. Neighbouring rows or columns that are mirror images of each other share their work."""
     for j in range(len(vectors) - 1):
         first, second = transposed(matrix)[j : j + 2]
         if _is_mirror(first, second):
@@ -51,7 +51,7 @@ def _is_mirror(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def _halves(a: Sequence[float], b: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Of mirror images, what is equal and what is opposite: their sum is `a`, their difference `b`."""
+    """The equal and the opposite entries of mirror images: their sum is `a`, their difference `b`."""
     equal = tuple(p if p == q else 0.0 for p, q in zip(a, b, strict=True))
     return equal, tuple(p - q for p, q in zip(a, equal, strict=True))
 

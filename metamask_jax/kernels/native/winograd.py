@@ -1,7 +1,7 @@
 """Convolutions of stride 1 by fewer multiplications (Winograd 1980; Lavin and Gray 2015).
 
 A tile of `m` outputs of a one-dimensional filter with `r` taps is a product of polynomials read backwards, and takes
-`m + r - 1` multiplications, one for each of as many points, where the sum itself takes `m * r`:
+`m + r - 1` multiplications, one per point at which they are evaluated, where the sum itself takes `m * r`:
 
     y  =  A^T [ (G w) * (B^T x) ]           two dimensions: the same on both axes
 
@@ -28,10 +28,10 @@ _BLOCK = 66  # tiles whose transforms are multiplied at once: whole pieces of a 
 
 
 class _Tiles(NamedTuple):
-    """How outputs are cut up.
+    """How the output is cut into tiles.
 
     Attributes:
-      size: of a tile, height and width.
+      size: height and width of a tile.
       down: tiles from top to bottom.
       across: tiles from left to right.
     """
@@ -42,12 +42,12 @@ class _Tiles(NamedTuple):
 
     @property
     def covered(self) -> tuple[int, int]:
-        """Height and width of all of them."""
+        """Height and width of all tiles together."""
         return self.down * self.size, self.across * self.size
 
 
 def suits(geometry: Geometry) -> bool:
-    """Whether the kernel is square, moves by single pixels, never meets padding alone, and has known points."""
+    """Whether the window is square, has known points, moves by single pixels and never lies in the padding alone."""
     rows, columns = geometry.window
     return rows == columns and rows in POINTS and geometry.strides == (1, 1) and max(map(max, geometry.padding)) < rows
 
@@ -83,7 +83,7 @@ def conv_dx(dy: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
 def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
     """Weight gradient `[r, r, in, out]` from `x` `[n, h, w, in]` and `dy` `[n, oh, ow, out]`."""
     tiles = _tiles(geometry)
-    # The input gradient pads `dy` likewise, and the program then has it once.
+    # The input gradient pads `dy` in the same way, so that XLA computes it once for both.
     x, dy = _padded(x, geometry), _padded(dy, geometry.mirrored, at_least=tiles.covered)
     channels, out = x.shape[3], dy.shape[3]
     count = parts(channels // VECTOR)
@@ -103,7 +103,7 @@ def _tiles(geometry: Geometry) -> _Tiles:
 
 
 def _padded(x: jax.Array, geometry: Geometry, at_least: tuple[int, int] = (0, 0)) -> jax.Array:
-    """Images with all pixels that the tiles reach, and with at least so many after the padding before them."""
+    """Pads images to all pixels that the tiles reach, and to `at_least` pixels after the padding at the start."""
     reached = (covered + window - 1 for covered, window in zip(_tiles(geometry).covered, geometry.window, strict=True))
     sizes = zip(geometry.image, geometry.padding, reached, at_least, strict=True)
     pads = [(low, max(reached - low, least) - size) for size, (low, _), reached, least in sizes]
@@ -111,7 +111,7 @@ def _padded(x: jax.Array, geometry: Geometry, at_least: tuple[int, int] = (0, 0)
 
 
 def _transformed(w: jax.Array) -> jax.Array:
-    """The transformed kernel, a product's right side at every point: by itself, so that passes share it."""
+    """The transformed kernel, the right side of a product at every point; computed once for all passes that need it."""
     (channels, out), points = w.shape[2:], matrices_of(len(w)).side ** 2
     count = parts(channels // VECTOR)
     (kernel,) = call(_kernel, (w.shape, count), (w,), (points, _apart(channels * out)), parts=count)
@@ -119,7 +119,7 @@ def _transformed(w: jax.Array) -> jax.Array:
 
 
 def _apart(numbers: int) -> int:
-    """From one point's numbers to the next one's: by powers of two, a cache could hold few points of a tile at once."""
+    """Distance from one point to the next: with powers of two, a cache would hold few points of a tile at once."""
     return numbers + VECTOR
 
 
@@ -259,10 +259,10 @@ def _gather(
 
     Args:
       emit: where to write the code.
-      source: images, and the height, width and channels of one.
-      some: the first tile, and how many.
-      tiles: of an image.
-      matrix: the transform.
+      source: images, and the height, width and channels of each.
+      some: the first tile, and how many to transform.
+      tiles: how an image is cut.
+      matrix: the transform along one axis.
       target: an array `[points, tiles, channels]` with spare room (`_apart`), and its numbers of tiles and channels.
       packed: whether each point's part is laid out as the right side of a product.
     """
