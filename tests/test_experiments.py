@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from metamask_jax.cli.experiments import main
+from metamask_jax.config import default_config
 from metamask_jax.errors import Interrupted
 from metamask_jax.evaluate import online
-from metamask_jax.experiments import EXPERIMENTS, scales
+from metamask_jax.experiments import EXPERIMENTS, identity, scales
 from metamask_jax.experiments import runner as runner_module
 from metamask_jax.experiments.base import Result, Results, Table
 from metamask_jax.experiments.output import comparison, markdown
@@ -176,6 +177,31 @@ def test_every_seed_has_a_run_of_its_own(tmp_path):
     jobs = runner_module.plan(EXPERIMENTS["F5"], scales.SCALES["smoke"], seeds=[0, 3], out=tmp_path, data_dir="data")
     assert [(job.config.train.seed, job.config.data.dir) for job in jobs] == [(seed, "data") for seed in (0, 0, 3, 3)]
     assert len({job.workdir for job in jobs}) == 4
+
+
+def recorded_job():
+    """A cell of C1 at the cpu scale: version 0.1.0 kept it in `RECORDED`."""
+    cpu = scales.SCALES["cpu"]
+    return runner_module.plan(EXPERIMENTS["C1"], cpu, seeds=[0], out=pathlib.Path(), data_dir="data")[0]
+
+
+RECORDED = "confounded_shapes-conv-simclr-seed0-328a369838"
+
+
+def test_finished_cells_of_version_0_1_0_are_found():
+    assert recorded_job().workdir.name == RECORDED
+
+
+def test_a_key_that_is_new_changes_a_cells_folder_only_where_it_is_not_the_default(monkeypatch):
+    config = recorded_job().config.copy_and_resolve_references().unlock()
+    extended = default_config().unlock()
+    extended.method.sharpness = None
+    extended.train.novelty = 3
+    monkeypatch.setattr(identity, "default_config", lambda: extended)
+    config.update({"method": {"sharpness": None}, "train": {"novelty": 3}})
+    assert identity.folder_name(config) == RECORDED
+    config.train.novelty = 4
+    assert identity.folder_name(config) != RECORDED
 
 
 @pytest.mark.slow

@@ -265,3 +265,11 @@ def test_neither_report_nor_evaluation_imports_what_is_heavy_before_it_is_needed
     code = f"import sys, {modules}; print({{'matplotlib', 'orbax', 'scipy.stats'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("nearly", [0.5, 0.0, 1.0, -3e4])
+def test_a_mask_of_nearly_equal_weights_has_a_histogram(nearly):
+    weights = np.full(12, nearly, np.float32)
+    weights[3] = np.nextafter(weights[3], np.float32(np.inf))
+    bars = plots.mask_histogram(weights).axes[0].patches
+    assert sum(bar.get_height() for bar in bars) == 12

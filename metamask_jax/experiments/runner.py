@@ -1,6 +1,5 @@
 """Runs the cells of a grid: finished ones are skipped, failed ones are reported and the rest goes on."""
 
-import hashlib
 import json
 import logging
 import pathlib
@@ -14,14 +13,13 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from metamask_jax.config import flatten
 from metamask_jax.core.storage import write_atomically
 from metamask_jax.experiments.base import Cell, Experiment, Label, Result, Results
+from metamask_jax.experiments.identity import folder_name
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.training.registry import validate
 
 _log = logging.getLogger("metamask_jax.experiments")
-_NOT_THE_RUN = ("data.dir", "data.prefetch", "train.kernels", "log.", "checkpoint.")  # do not change the result
 
 
 class Job(NamedTuple):
@@ -64,15 +62,8 @@ def plan(experiment: Experiment, scale: Scale, *, seeds: Sequence[int], out: pat
             config.train.seed = seed
             config.data.dir = data_dir
             name = "-".join(str(value) for value in (*cell.labels.values(), f"seed{seed}")).replace(" ", "_")
-            jobs.append(Job(name, cell, config, out / "cells" / _folder(config)))
+            jobs.append(Job(name, cell, config, out / "cells" / folder_name(config)))
     return jobs
-
-
-def _folder(config: ConfigDict) -> str:
-    """A readable name that is the same for the same run."""
-    values = {key: value for key, value in flatten(config).items() if not key.startswith(_NOT_THE_RUN)}
-    digest = hashlib.sha256(json.dumps(values, sort_keys=True, default=list).encode()).hexdigest()[:10]
-    return f"{config.data.name}-{config.encoder.name}-{config.method.name}-seed{config.train.seed}-{digest}"
 
 
 def only(jobs: list[Job], labels: dict[str, Label]) -> list[Job]:

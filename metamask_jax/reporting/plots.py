@@ -78,12 +78,21 @@ def knn_curve(curve: Curve, *, references: Mapping[str, float]) -> "Figure":
 def mask_histogram(weights: np.ndarray) -> "Figure":
     """Distribution of the mask's weights [dim] and their mean."""
     figure, axis = new_figure(WIDTH)
-    axis.hist(weights, bins=min(40, max(10, len(weights) // 8)), color=VIOLET, alpha=0.85, edgecolor="white")
+    axis.hist(weights, bins=_bin_edges(weights), color=VIOLET, alpha=0.85, edgecolor="white")
     axis.axvline(float(weights.mean()), color=INK, linewidth=1.2, linestyle="--", label=f"mean {weights.mean():.4g}")
     axis.locator_params(axis="y", integer=True)
     style(axis, "mask weight", "dimensions")
     legend(axis)
     return figure
+
+
+def _bin_edges(weights: np.ndarray) -> list[float]:
+    """Edges of a histogram's bins, wide enough to be told apart where the weights are nearly equal."""
+    low, high = float(weights.min()), float(weights.max())
+    least = 1e-4 * max(abs(low), abs(high), 1e-3)  # of the range: a mask that has hardly moved is one bar, not noise
+    margin = max(0.0, least - (high - low)) / 2
+    edges: list[float] = np.linspace(low - margin, high + margin, 1 + min(40, max(10, len(weights) // 8))).tolist()
+    return edges
 
 
 def mask_trajectory(steps: np.ndarray, trajectory: np.ndarray) -> "Figure":

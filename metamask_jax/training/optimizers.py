@@ -11,7 +11,8 @@ import optax
 from ml_collections import ConfigDict
 
 Rate = float | jax.Array
-Schedule = Callable[[Rate], jax.Array]
+Step = int | jax.Array
+Schedule = Callable[[Step], jax.Array]
 ScheduleShape = Callable[[jax.Array, float], jax.Array]  # (epoch, epochs) to a factor of the learning rate
 
 
@@ -32,6 +33,22 @@ def _cosine_epochs(progress: jax.Array, epochs: float) -> jax.Array:
 SCHEDULES: dict[str, ScheduleShape] = {"constant": _constant, "cosine": _cosine, "cosine_epochs": _cosine_epochs}
 
 
+def exact_epoch(step: Step, steps_per_epoch: int) -> jax.Array:
+    """How many epochs are over after a step, float32: whole at the first step of an epoch, and below it before.
+
+    A compiler turns `step / steps_per_epoch` into a product with a rounded reciprocal, which is less than whole at the
+    first step of many epochs; so the whole epochs are counted in integers.
+
+    Example:
+      >>> [float(exact_epoch(step, 97)) for step in (0, 41 * 97)]
+      [0.0, 41.0]
+    """
+    whole, rest = jnp.divmod(jnp.asarray(step, jnp.int32), steps_per_epoch)
+    start = whole.astype(jnp.float32)
+    epoch = start + rest.astype(jnp.float32) / steps_per_epoch
+    return jnp.minimum(epoch, jnp.nextafter(start + 1, start))  # the last of many steps must not round up to the next
+
+
 def make_schedule(
     shape: ScheduleShape, *, learning_rate: float, steps_per_epoch: int, total_steps: int, warmup_epochs: float
 ) -> Schedule:
@@ -46,8 +63,8 @@ def make_schedule(
     """
     remaining = total_steps / steps_per_epoch - warmup_epochs
 
-    def rate(step: Rate) -> jax.Array:
-        epoch = jnp.asarray(step, jnp.float32) / steps_per_epoch
+    def rate(step: Step) -> jax.Array:
+        epoch = exact_epoch(step, steps_per_epoch)
         # The step after the warm-up is the first at the full rate; the very first is not wasted on a rate of zero.
         warm = (jnp.asarray(step, jnp.float32) + 1.0) / (max(warmup_epochs, 1e-9) * steps_per_epoch)
         after = shape(epoch - warmup_epochs, max(remaining, 1e-9))
