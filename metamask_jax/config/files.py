@@ -3,14 +3,17 @@
 import ast
 import importlib.util
 import json
+import os
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
+from metamask_jax.config.check import require_complete
 from metamask_jax.config.defaults import default_config
 from metamask_jax.config.keys import flatten, set_key
-from metamask_jax.errors import ConfigError
+from metamask_jax.errors import ConfigError, one_line, shown
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 
@@ -45,20 +48,27 @@ def load_config(source: str) -> ConfigDict:
     """
     name, _, argument = source.partition(":")
     path = _folder() / f"{name}.py" if name in config_names() else pathlib.Path(name)
-    spec = importlib.util.spec_from_file_location("metamask_config", path)
-    if not path.is_file() or spec is None or spec.loader is None:
-        raise ConfigError(f"--config {name}; expected a Python file or one of {', '.join(config_names())}")
+    spec = importlib.util.spec_from_file_location("metamask_config", path) if os.path.isfile(path) else None
+    if spec is None or spec.loader is None:
+        known = ", ".join(config_names())
+        raise ConfigError(f"--config {shown(name)[1:-1]}; expected a Python file or one of {known}")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
         config = module.get_config(*([argument] if argument else []))
     except ConfigError as error:
-        raise ConfigError(f"--config {source}: {error}") from error
-    except Exception as error:
-        raise ConfigError(f"--config {source}; expected get_config() to work, but: {error}") from error
+        raise ConfigError(f"--config {source}: {one_line(error)}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: a file must not end the command without a word
+        raise ConfigError(f"--config {source}; expected get_config() to work, but: {one_line(error)}") from error
     if not isinstance(config, ConfigDict):
-        raise ConfigError(f"--config {source}; expected get_config() to return a ConfigDict, found {config!r}")
-    return config.lock()
+        raise ConfigError(f"--config {source}; expected get_config() to return a ConfigDict, found {shown(config)}")
+    try:
+        require_complete(config)
+    except ConfigError as error:
+        raise ConfigError(f"--config {source}: {error}") from error
+    return ConfigDict(config).lock()  # one that can be changed, even if it was frozen
 
 
 def apply_overrides(config: ConfigDict, overrides: Mapping[str, str]) -> ConfigDict:
@@ -66,7 +76,7 @@ def apply_overrides(config: ConfigDict, overrides: Mapping[str, str]) -> ConfigD
     for key, text in overrides.items():
         try:
             value = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # what is no Python is text
             value = {"true": True, "false": False}.get(text.lower(), text)
         set_key(config, key, value)
     return config
@@ -77,12 +87,35 @@ def to_json(config: ConfigDict) -> str:
     return json.dumps(config.to_dict(), indent=2, sort_keys=True)
 
 
-def from_json(text: str) -> ConfigDict:
-    """Reads what `to_json` wrote; keys this version does not know are refused by name."""
+def from_json(text: str | bytes) -> ConfigDict:
+    """Reads what `to_json` wrote; keys this version does not know are refused by name, those left out are defaults.
+
+    Raises:
+      ConfigError: it is no such text.
+    """
+    try:
+        found = json.loads(text.decode() if isinstance(text, bytes) else text, object_pairs_hook=_without_repeats)
+        keys = flatten(found) if isinstance(found, dict) else None
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"it is no JSON ({one_line(error)}); expected a configuration") from error
+    if keys is None:
+        raise ConfigError(f"it holds {shown(found)}; expected an object with the sections of a configuration")
     config = default_config()
-    for key, value in flatten(json.loads(text)).items():
+    for key, value in keys.items():
         set_key(config, key, tuple(value) if isinstance(value, list) else value)
     return config
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; the usual reader would take the last of two values of one key without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ConfigError(f"the key {shown(twice)} is there twice; expected every key once")
+    return found
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> list[str]:

@@ -8,9 +8,10 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from metamask_jax.config.defaults import default_config
-from metamask_jax.errors import ConfigError
+from metamask_jax.errors import ConfigError, one_line, shown
 
 FREE = "data.options."  # keys under it belong to the dataset, which checks them itself
+_LONGEST = 100  # characters of a key; to look for one that is like a longer one would take long
 
 # What other programs call a key, and which of several keys of the same name is meant where the section does not tell.
 _ALIASES = {
@@ -76,15 +77,33 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def set_key(config: ConfigDict, key: str, value: Any) -> None:
-    """Sets a dotted key of a locked config. `validate` judges the value; only an unknown key is refused here."""
+    """Sets a dotted key of a locked config.
+
+    `validate` judges the value; refused here are an unknown key, and a value that a ConfigDict would not keep as it is.
+    """
     if not key.startswith(FREE):
         require_known(key)
-    *parents, name = key.split(".")
-    node = config
-    for parent in parents:
-        node = node[parent]
-    with node.unlocked(), node.ignore_type():
-        node[name] = value
+    section, _, name = key.rpartition(".")
+    if key.startswith(FREE):
+        section, name = FREE.removesuffix("."), require_option(key)
+    node = config[section] if section else config
+    if name in node and type(node[name]) is type(value) and node[name] == value:
+        return  # most keys of a saved configuration are the defaults; to unlock a section takes long
+    if type(value) is bool and name in node and node.get_type(name) is float:  # it would become 0.0 or 1.0
+        raise ConfigError(f"config.{key}={value}; expected a value of type float")
+    try:
+        with node.unlocked(), node.ignore_type():
+            node[name] = value
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ConfigError(f"config.{key}={shown(value)}; expected a plain value, but: {one_line(error)}") from error
+
+
+def require_option(key: str) -> str:
+    """The name of a dataset's option, such as `path` of `data.options.path`; refuses what is no name."""
+    name = key.removeprefix(FREE)
+    if not name.isidentifier():
+        raise ConfigError(f"config.{shown(key)[1:-1]} is unknown; expected config.{FREE}NAME, NAME an option's name")
+    return name
 
 
 def require_known(key: str) -> None:
@@ -97,9 +116,11 @@ def require_known(key: str) -> None:
     """
     if key in _known():
         return
-    nearest = _nearest(key)
+    comparable = key.isprintable() and len(key) <= _LONGEST
+    nearest = _nearest(key) if comparable else None
     if nearest is not None:
         raise ConfigError(f"config.{key} is unknown; the nearest key is config.{nearest}")
+    key = key if comparable else shown(key)[1:-1]
     section = key.split(".")[0]
     inside = [known for known in _known() if known.startswith(f"{section}.")]
     if inside:
