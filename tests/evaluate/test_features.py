@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from metamask_jax.augment.presets import IMAGENET_MEAN, IMAGENET_STD
 from metamask_jax.config import default_config
 from metamask_jax.evaluate import make_extractor
+from metamask_jax.export.encoder import Preprocessing
 from metamask_jax.models import Encoder, make_encoder
 
 
@@ -77,14 +78,22 @@ def test_images_of_another_size_are_resized() -> None:
     np.testing.assert_allclose(h[1], h[0], rtol=1e-4, atol=1e-5)
 
 
-def test_encoders_of_lab_channels_see_lab_channels() -> None:
+@pytest.mark.parametrize("augmentation", ["cmc", "shapes_lab"])
+def test_encoders_of_lab_channels_are_evaluated_and_exported_on_lab_channels(augmentation: str) -> None:
     _, params, stats = variables("conv")
-    lab = config("conv")
-    lab.data.augmentation = "cmc"
+    rgb, lab = config("conv"), config("conv")
+    lab.data.augmentation = augmentation
+    assert (Preprocessing.of(rgb).channels, Preprocessing.of(lab).channels) == (("R", "G", "B"), ("L", "a", "b"))
     images = pictures(3)
-    assert not np.allclose(
-        make_extractor(lab)(params, stats, images), make_extractor(config("conv"))(params, stats, images)
+    found = make_extractor(lab)(params, stats, images)
+    encoder = make_encoder("conv", width=0.125, stem="cifar", image_size=32, dtype="float32", axis_name=None)
+    apply = jax.jit(partial(encoder.apply, train=False))
+    expected, other = (
+        apply({"params": params["encoder"], "batch_stats": stats["encoder"]}, Preprocessing.of(seen)(images))
+        for seen in (lab, rgb)
     )
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(found, other, rtol=1e-2)
 
 
 def test_no_images_give_no_features() -> None:
