@@ -37,7 +37,7 @@ def check_values(config: ConfigDict, choices: Mapping[str, Collection[str | None
     if not (values["loss.drr"] or values["loss.alpha"] > 0):
         raise ConfigError("config.loss.drr=False with config.loss.alpha=0; expected at least one of the two losses")
     if values["meta.estimator"] == "lookahead":
-        for key, needed in (("train.accumulate", 1), ("meta.every", 1), ("meta.scope", "all")):
+        for key, needed in (("train.accumulate", 1), ("meta.every", 1), ("meta.scope", "all"), ("meta.outer", "batch")):
             if values[key] != needed:
                 raise ConfigError(
                     f"config.{key}={values[key]!r}; expected {needed!r} for config.meta.estimator='lookahead', which "
@@ -130,7 +130,7 @@ _RANGES = {
     "train.epochs": _whole(1, 10**6),
     "train.accumulate eval.batch_size method.queue_size method.negatives loss.chunk_size": _whole(1, _PICTURES),
     "method.bank_size": _whole(0, _PICTURES),
-    "method.predictor method.num_classes method.prototypes": _whole(1, _UNITS),
+    "method.predictor method.num_classes method.prototypes meta.num_classes": _whole(1, _UNITS),
     "data.image_size data.small_size": _whole(1, _SIDE),
     "data.views": _whole(1, 64),
     "data.small_views": _whole(0, 64),
@@ -142,9 +142,11 @@ _RANGES = {
         f"a non-empty tuple of whole numbers >= 1, up to {_LAYERS} of up to {_UNITS}",
     ),
     "encoder.width": _Range(lambda x: 1e-3 <= x <= 64, "a number > 0, from 0.001 to 64"),
-    "method.temperature method.epsilon optimizer.trust_coefficient eval.temperature": _Range(
+    "method.temperature method.epsilon meta.outer_temperature optimizer.trust_coefficient eval.temperature": _Range(
         lambda x: _SMALL <= x <= _LARGE, f"a number > 0, from {_SMALL} to {_LARGE}"
     ),
+    "meta.labels": _Range(lambda x: 0 < x <= _PICTURES, f"a share in (0, 1], or a number of images up to {_PICTURES}"),
+    "meta.labels": _Range(lambda x: 0 < x <= _PICTURES, f"a share in (0, 1], or a number up to {_PICTURES}"),
     "data.crop_split": _Range(lambda x: 0.05 < x < 1, "a number in (0.05, 1)"),
     "method.bank_start method.freeze_epochs method.concentration loss.alpha loss.off_diagonal_weight "
     "mask.learning_rate mask.weight_decay meta.learning_rate meta.head_learning_rate optimizer.learning_rate "

@@ -58,6 +58,18 @@ class Pair(NamedTuple):
     present: Any
 
 
+class Judged(NamedTuple):
+    """A batch, and the one that judges the mask, for outer losses on other images.
+
+    Attributes:
+      batch: what the regular and the trial step learn from.
+      judge: what the outer loss sees.
+    """
+
+    batch: Any
+    judge: Any
+
+
 class Gradient(NamedTuple):
     """Of the total loss.
 

@@ -14,7 +14,7 @@ from metamask_jax.evaluate.finetune import finetune
 from metamask_jax.evaluate.knn import knn_scores
 from metamask_jax.evaluate.minibatch_probe import TrainedProbe, minibatch_probes
 from metamask_jax.evaluate.probe import linear_probe
-from metamask_jax.evaluate.subsets import stratified_subset
+from metamask_jax.data.subsets import stratified_subset
 from metamask_jax.evaluate.workdir import Run
 
 

@@ -1,4 +1,4 @@
-"""Random parts of a labelled set: the rows held out to choose hyper-parameters on, and the few labels of a protocol."""
+"""The rows that are held out to choose hyper-parameters on."""
 
 import numpy as np
 
@@ -18,19 +18,3 @@ def held_out_rows(size: int, fraction: float, seed: int) -> np.ndarray:
     held_out = np.zeros(size, bool)
     held_out[np.random.default_rng(seed).permutation(size)[:count]] = True
     return held_out
-
-
-def stratified_subset(labels: np.ndarray, *, fraction: float, seed: int) -> np.ndarray:
-    """Rows, in order, of a random part of every class: the fraction rounded, and at least one.
-
-    Example:
-      >>> labels = np.array([0] * 20 + [1] * 10 + [2])
-      >>> labels[stratified_subset(labels, fraction=0.2, seed=0)].tolist()
-      [0, 0, 0, 0, 1, 1, 2]
-    """
-    random = np.random.default_rng(seed)
-    parts = []
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        parts.append(random.permutation(rows)[: max(1, round(fraction * len(rows)))])
-    return np.sort(np.concatenate(parts))

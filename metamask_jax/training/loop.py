@@ -8,9 +8,8 @@ import pathlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from typing import Any
 
 import jax
@@ -21,7 +20,6 @@ from metamask_jax import kernels
 from metamask_jax.config import apply_overrides, differences, from_json, to_json
 from metamask_jax.core.mask import mask_weights
 from metamask_jax.core.storage import read_json_lines, write_atomically
-from metamask_jax.data.loader import Batch, Pair, batches, prefetch, with_previous
 from metamask_jax.data.order import steps_per_epoch
 from metamask_jax.data.sources import Source, open_configured
 from metamask_jax.errors import ConfigError, Interrupted, TrainingError
@@ -30,8 +28,9 @@ from metamask_jax.training.checkpoint import Checkpoints
 from metamask_jax.training.logging import Silence, Watch, check_libraries
 from metamask_jax.training.monitor import Evaluator, Monitor
 from metamask_jax.training.registry import Registry, registry_of, validate
-from metamask_jax.training.state import TrainState, init_state, looks_ahead
+from metamask_jax.training.state import TrainState, init_state
 from metamask_jax.training.step import META_METRICS, make_train_step
+from metamask_jax.training.stream import batch_stream, labelled_source
 from metamask_jax.version import __version__
 
 _log = logging.getLogger(__name__)
@@ -90,7 +89,10 @@ def train(
     workdir = pathlib.Path(workdir)
     source = distributed.main_first(lambda: open_configured(config.data, split="pretrain"))
     # Part of the configuration from now on: a method may remember every image.
-    config = apply_overrides(config, {"data.size": str(len(source))})
+    found = {"data.size": str(len(source))}
+    if config.mask.learn and config.meta.outer == "labels":
+        found["meta.num_classes"] = str(labelled_source(config).num_classes)
+    config = apply_overrides(config, found)
     plan = Plan.of(config, len(source))
     checkpoints = None
     if distributed.is_main():
@@ -171,7 +173,7 @@ def _run(
     make_watch = Watch if distributed.is_main() else Silence
     with (
         make_watch(config, workdir, start_step=start, total_steps=plan.total_steps) as watch,
-        closing(_stream(config, source, start, plan)) as stream,
+        closing(batch_stream(config, source, start_step=start, total_steps=plan.total_steps)) as stream,
         _signals() as signals,
     ):
         watch.say(_describe(config, plan, start))
@@ -203,25 +205,6 @@ def _run(
         if checkpoints is not None:
             checkpoints.wait()
     return _finish(config, workdir, state, plan, monitor, time.monotonic() - began)
-
-
-def _stream(config: ConfigDict, source: Source, start: int, plan: Plan) -> Generator[Batch | Pair]:
-    """This process's share of the batches after step `start`, already on its way to the devices."""
-    first = max(0, start - 1) if looks_ahead(config) else start
-    stream = prefetch(
-        batches(
-            source,
-            seed=config.train.seed,
-            start_step=first,
-            batch_size=config.train.batch_size,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
-            num_steps=plan.total_steps - first,
-        ),
-        depth=config.data.prefetch,
-        transfer=partial(jax.tree.map, distributed.to_devices),
-    )
-    return with_previous(stream, from_start=start == 0) if looks_ahead(config) else stream
 
 
 def _finish(

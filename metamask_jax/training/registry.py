@@ -12,7 +12,7 @@ from metamask_jax.augment import PRESETS, Preset, color_space
 from metamask_jax.config import check_values, from_json, set_key, to_json
 from metamask_jax.core.mask import ACTIVATIONS
 from metamask_jax.core.meta import TRAINING_ESTIMATORS
-from metamask_jax.errors import ConfigError
+from metamask_jax.errors import ConfigError, one_line, shown
 from metamask_jax.methods import METHODS, Recipe
 from metamask_jax.models import ENCODERS, STEMS, Encoder
 from metamask_jax.training.optimizers import OPTIMIZERS, SCHEDULES, ScheduleShape
@@ -61,16 +61,18 @@ def registry_of(config: ConfigDict) -> Registry:
     whatever opens the working directory later finds the same parts.
     """
     registry = REGISTRY
-    plugins = config.plugins if isinstance(config.plugins, tuple) else ()  # anything else is refused by `check_values`
+    plugins = config.get("plugins") if isinstance(config, ConfigDict) else None
+    plugins = plugins if isinstance(plugins, tuple) else ()  # anything else is refused by `check_values`
     for name in plugins:
         try:
             registry = importlib.import_module(name).register(registry)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(
-                f"config.plugins={plugins!r}; expected modules with register(registry) -> registry, but {name}: {error}"
+                f"config.plugins={shown(plugins)}; expected modules with register(registry) -> registry, but "
+                f"{shown(name)[1:-1]}: {one_line(error)}"
             ) from error
         if not isinstance(registry, Registry):
-            raise ConfigError(f"config.plugins={plugins!r}; expected register() of {name} to return a Registry")
+            raise ConfigError(f"config.plugins={shown(plugins)}; expected register() of {name} to return a Registry")
     return registry
 
 
@@ -98,6 +100,9 @@ def validate(config: ConfigDict, registry: Registry | None = None) -> ConfigDict
             "mask.activation": ACTIVATIONS,
             "mask.schedule": registry.schedules,
             "meta.estimator": TRAINING_ESTIMATORS,
+            "meta.outer": ("batch", "next", "views", "labels"),
+            "meta.outer_augmentation": [None, *registry.augmentations],
+            "meta.outer_loss": ("neighbors", "linear"),
             "meta.scope": ("all", "head"),
             "meta.trial": ("gradient", "optimizer"),
             "optimizer.name": registry.optimizers,
@@ -138,5 +143,26 @@ def _with_method(config: ConfigDict, registry: Registry) -> ConfigDict:
             f"config.data.augmentation={config.data.augmentation!r}; expected one of {', '.join(map(repr, suitable))} "
             f"for config.method.name={config.method.name!r}, whose encoders see {recipe.color_space} channels"
         )
+    _require_encoder(config, recipe, registry)
     recipe.check(config)
     return config
+
+
+def _require_encoder(config: ConfigDict, recipe: Recipe, registry: Registry) -> None:
+    """Refuses what the encoder cannot be built with, such as pictures too small for it."""
+    try:
+        recipe.encoder(
+            config.encoder.name,
+            width=config.encoder.width,
+            stem=config.encoder.stem,
+            image_size=config.data.image_size,
+            dtype=config.train.dtype,
+            axis_name=None,
+            remat=config.train.remat,
+            encoders=registry.encoders,
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"config.encoder.name={config.encoder.name!r} with config.data.image_size={config.data.image_size}: "
+            f"{one_line(error)}"
+        ) from error

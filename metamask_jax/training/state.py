@@ -60,6 +60,11 @@ def looks_ahead(config: ConfigDict) -> bool:
     return config.mask.learn and config.meta.estimator == "lookahead"
 
 
+def has_judge(config: ConfigDict) -> bool:
+    """Whether the mask is judged by images of another batch, which a step then needs as well."""
+    return config.mask.learn and config.meta.outer in ("next", "labels")
+
+
 def build_encoder(config: ConfigDict, *, axis_name: str | None, registry: Registry | None = None) -> Encoder:
     """Builds the encoder of a configuration; `axis_name` synchronises its BatchNorm."""
     registry = registry or registry_of(config)

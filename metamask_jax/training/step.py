@@ -16,43 +16,24 @@ import jax.numpy as jnp
 from jax import lax
 from ml_collections import ConfigDict
 
-from metamask_jax.augment import Augmentation, CustomViews, example_keys, make_augmentation, make_multi_crop
 from metamask_jax.core.collectives import gather, mean
 from metamask_jax.core.learner import META_METRICS, Learner, metamask
+from metamask_jax.core.losses import linear_head, soft_nearest_neighbor
 from metamask_jax.core.mask import apply_mask, mask_weights
-from metamask_jax.core.state import MetaMaskState, Pair, Report
+from metamask_jax.core.state import Judged, MetaMaskState, Pair, Report
 from metamask_jax.core.types import Metrics, PyTree
 from metamask_jax.data.loader import Batch
-from metamask_jax.methods import Clock, Inputs, Output, Variables
+from metamask_jax.methods import Inputs, Output, Variables
 from metamask_jax.methods.base import apply_views, redundancy_loss
 from metamask_jax.training.optimizers import make_mask_optimizer, make_optimizer, make_schedule
 from metamask_jax.training.registry import Registry, registry_of
-from metamask_jax.training.state import Model, TrainState, build_model, looks_ahead
+from metamask_jax.training.sampling import Sample, make_sampler
+from metamask_jax.training.state import Model, TrainState, build_model, has_judge, looks_ahead
 
 __all__ = ["META_METRICS", "Objective", "Sample", "Step", "make_train_step"]
 
-Step = Callable[[TrainState, Batch | Pair], tuple[TrainState, Metrics]]
+Step = Callable[[TrainState, Batch | Pair | Judged], tuple[TrainState, Metrics]]
 _DROPOUT_STREAM = 0x64726F70  # sets these draws apart from the augmentation's, which start from the same keys
-
-
-class Sample(NamedTuple):
-    """An augmented batch, and when it is met.
-
-    Attributes:
-      views: [views, batch, height, width, channels].
-      small: smaller crops [small views, batch, height, width, channels], possibly none.
-      keys: one per image, [batch], for whatever else is random.
-      labels: int32 [batch].
-      indices: int32 [batch].
-      clock: how far the training is.
-    """
-
-    views: jax.Array
-    small: jax.Array
-    keys: jax.Array
-    labels: jax.Array
-    indices: jax.Array
-    clock: Clock
 
 
 def make_train_step(
@@ -74,7 +55,8 @@ def make_train_step(
 
     Returns:
       A pure function; `batch` is this device's slice of the global batch, for the lookahead estimator a `Pair` of its
-      slices of the batch before and this one. Metrics are scalars, equal on all devices.
+      slices of the batch before and this one, for `meta.outer` "next" and "labels" a `Judged` pair of slices. Metrics
+      are scalars, equal on all devices.
     """
     registry = registry or registry_of(config)
     schedules = {
@@ -89,20 +71,13 @@ def make_train_step(
     }
     model = build_model(config, axis_name=axis_name, registry=registry)
     learner = _make_learner(config, model, schedules, axis_name=axis_name, registry=registry)
-    augment, augment_small = _augmentations(config.data, registry)
+    sample = make_sampler(config, steps_per_epoch=steps_per_epoch, total_steps=total_steps, registry=registry)
 
-    def sample(state: TrainState, batch: Batch) -> Sample:
-        images, labels, positions, indices = map(jnp.asarray, batch)
-        keys = example_keys(state.seed, state.step, positions)
-        clock = Clock(state.step, state.step / steps_per_epoch, state.step / total_steps)
-        augmented = Sample(augment(images, keys), augment_small(images, keys), keys, labels, indices, clock)
-        return _micro_batches(augmented, config.train.accumulate)
-
-    def step(state: TrainState, batch: Batch | Pair) -> tuple[TrainState, Metrics]:
-        if isinstance(batch, Pair) != looks_ahead(config):
-            expected = "a Pair" if looks_ahead(config) else "a Batch"
-            settings = f"{config.meta.estimator=}, {config.mask.learn=}"
-            raise TypeError(f"batch is a {type(batch).__name__}; expected {expected} for {settings}")
+    def step(state: TrainState, batch: Batch | Pair | Judged) -> tuple[TrainState, Metrics]:
+        expected = Pair if looks_ahead(config) else Judged if has_judge(config) else Batch
+        if not isinstance(batch, expected):
+            settings = f"{config.meta.estimator=}, {config.meta.outer=}, {config.mask.learn=}"
+            raise TypeError(f"batch is a {type(batch).__name__}; expected a {expected.__name__} for {settings}")
         samples: Sample | Pair
         if isinstance(batch, Pair):
             samples = Pair(sample(state.previous, batch.previous), sample(state, batch.present))
@@ -146,6 +121,7 @@ def _make_learner(
     return metamask(
         objective.total_loss,
         objective.method_loss,
+        outer_loss=None if config.meta.outer == "batch" else objective.outer_loss,
         optimizer=optimizer,
         mask_optimizer=lambda step: make_mask_optimizer(config.mask, schedules["mask"](step)),
         estimator=config.meta.estimator if config.mask.learn else None,
@@ -184,6 +160,23 @@ class Objective(NamedTuple):
         output, _, stats = self._method(params, mask, model_state, sample)
         return output.loss, model_state | {"batch_stats": stats}
 
+    def outer_loss(
+        self, params: PyTree, mask: jax.Array, model_state: PyTree, sample: Sample
+    ) -> tuple[jax.Array, PyTree]:
+        """What judges the mask: the method's loss on other images or views, or how well labels can be read off."""
+        meta = self.config.meta
+        if meta.outer != "labels":
+            return self.method_loss(params, mask, model_state, sample.judge)
+        judge, encoder_stats = sample.judge, model_state["batch_stats"]["encoder"]
+        h, _ = apply_views(self.model.encoder, params["encoder"], encoder_stats, judge.views)
+        weights = mask_weights(mask, activation=self.config.mask.activation)
+        h, labels = apply_mask(h, weights).reshape(-1, h.shape[-1]), jnp.tile(judge.labels, len(h))
+        if meta.outer_loss == "linear":
+            value = linear_head(h, labels, num_classes=meta.num_classes, axis_name=self.axis_name)
+        else:
+            value = soft_nearest_neighbor(h, labels, temperature=meta.outer_temperature, axis_name=self.axis_name)
+        return value, model_state
+
     def total_loss(
         self, params: PyTree, mask: jax.Array, model_state: PyTree, sample: Sample
     ) -> tuple[jax.Array, PyTree, Report]:
@@ -221,51 +214,6 @@ class Objective(NamedTuple):
         variables = Variables(params["method"], before["method"], model_state["method_state"])
         output = self.model.method.loss(variables, inputs)
         return output, (h[:views], masked[:views]), before | {"encoder": stats, "method": output.batch_stats}
-
-
-def _augmentations(data: ConfigDict, registry: Registry) -> tuple[Augmentation, Augmentation]:
-    """Those of the full-size views and of the small ones, of which there may be none."""
-
-    def no_views(images: jax.Array, keys: jax.Array) -> jax.Array:
-        del keys
-        return jnp.zeros((0, len(images), data.small_size, data.small_size, 3))
-
-    views = registry.augmentations[data.augmentation](data.image_size)
-    if isinstance(views, CustomViews):
-        return views.full, views.small or no_views
-    if not data.small_views:
-        return make_augmentation(views, image_size=data.image_size, views=data.views), no_views
-    return make_multi_crop(
-        views,
-        image_size=data.image_size,
-        views=data.views,
-        small_size=data.small_size,
-        small_views=data.small_views,
-        split=data.crop_split,
-    )
-
-
-def _micro_batches(sample: Sample, count: int) -> Sample:
-    """Splits a batch, if into more than one: micro-batch i takes the positions with remainder i.
-
-    So it holds the same images however many devices share the batch. The new axis is the first.
-    """
-    if count == 1:
-        return sample
-
-    def split(leaf: jax.Array, batch_axis: int) -> jax.Array:
-        shape = leaf.shape
-        leaf = leaf.reshape(*shape[:batch_axis], shape[batch_axis] // count, count, *shape[batch_axis + 1 :])
-        return jnp.moveaxis(leaf, batch_axis + 1, 0)
-
-    return Sample(
-        views=split(sample.views, 1),
-        small=split(sample.small, 1),
-        keys=split(sample.keys, 0),
-        labels=split(sample.labels, 0),
-        indices=split(sample.indices, 0),
-        clock=jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count,)), sample.clock),
-    )
 
 
 def _whole_batch(memory: jax.Array, axis_name: str | None) -> jax.Array:

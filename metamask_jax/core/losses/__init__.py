@@ -11,6 +11,7 @@ all n devices; the collectives' transposes sum n equal cotangents, and the mean 
 """
 
 from metamask_jax.core.losses.contrastive import debiased_nt_xent, hard_nt_xent, nt_xent
+from metamask_jax.core.losses.labelled import linear_head, soft_nearest_neighbor
 from metamask_jax.core.losses.noise import memory_logits, noise_contrastive
 from metamask_jax.core.losses.pairs import cross_entropy, info_nce, info_nce_in_batch, negative_cosine
 from metamask_jax.core.losses.prototypes import sinkhorn, swapped_prediction
@@ -22,11 +23,13 @@ __all__ = [
     "hard_nt_xent",
     "info_nce",
     "info_nce_in_batch",
+    "linear_head",
     "memory_logits",
     "negative_cosine",
     "noise_contrastive",
     "nt_xent",
     "redundancy_reduction",
     "sinkhorn",
+    "soft_nearest_neighbor",
     "swapped_prediction",
 ]
