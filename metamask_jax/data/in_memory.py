@@ -49,6 +49,11 @@ class ArraySource:
         factors = {name: values[:size] for name, values in self.factors.items()}
         return dataclasses.replace(self, images=self.images[:size], labels=self.labels[:size], factors=factors)
 
+    def take(self, rows: np.ndarray) -> "ArraySource":
+        """Returns the source of some of the pictures, in memory, by their indices int [rows]."""
+        factors = {name: values[rows] for name, values in self.factors.items()}
+        return dataclasses.replace(self, images=self.images[rows], labels=self.labels[rows], factors=factors)
+
 
 def cache_folder(found: Prepared, split: str, data_dir: str) -> pathlib.Path:
     """Returns where a split's arrays are kept; data or a split that differ have another folder."""

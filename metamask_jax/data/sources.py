@@ -21,7 +21,19 @@ _ROLES = {"pretrain": ("unlabelled", "train"), "train": ("train",), "test": ("te
 _ROLES_OF = {"imagenet2012": {"test": ("validation",)}}  # its own test split carries no labels
 
 
-def open_source(name: str, *, split: str, data_dir: str, size: int | None = None, **options: Any) -> Source:
+class MissingSplitError(DataError):
+    """The set has no split that could play the role."""
+
+
+def open_source(
+    name: str,
+    *,
+    split: str,
+    data_dir: str,
+    size: int | None = None,
+    view_size: int | None = None,
+    **options: Any,
+) -> Source:
     """Opens a set of pictures, preparing it first where that is possible.
 
     Args:
@@ -31,6 +43,7 @@ def open_source(name: str, *, split: str, data_dir: str, size: int | None = None
         split of the set as tfds writes it, such as `train[:10%]`.
       data_dir: where prepared sets live; they and the decoded arrays are written there.
       size: keep only the first `size` pictures.
+      view_size: height and width that pictures of many sizes come to where the option `image_size` does not say.
       **options: options of our own sets (see `builders.OPTIONS`), and of sets of many sizes (see `streams.Streaming`).
 
     Returns:
@@ -40,7 +53,7 @@ def open_source(name: str, *, split: str, data_dir: str, size: int | None = None
     own_options, streaming = _sort_options(name, options)
     found = _find_or_prepare(name, data_dir, own_options)
     split = _split_of_role(found, split)
-    source = _open(found, split, data_dir, streaming)
+    source = _open(found, split, data_dir, streaming, view_size)
     if size is not None and not 1 <= size <= len(source):
         raise DataError(f"{size=}; expected 1 to {len(source)}, the number of pictures in {split!r} of {name!r}")
     return source if size is None else source.first(size)
@@ -49,13 +62,25 @@ def open_source(name: str, *, split: str, data_dir: str, size: int | None = None
 def open_configured(data: ConfigDict, *, split: str) -> Source:
     """Opens what the `data` section of a configuration asks for.
 
-    `data.size` and `data.options.views`, random crops on the host, are for pretraining only.
+    `data.size` is for pretraining only. Pictures of many sizes come to `data.image_size`, unless
+    `data.options.image_size` says otherwise.
     """
-    options = data.options.to_dict()
+    return open_source(
+        data.name,
+        split=split,
+        data_dir=data.dir,
+        size=data.size if split == "pretrain" else None,
+        view_size=data.image_size,
+        **configured_options(data, split=split),
+    )
+
+
+def configured_options(data: ConfigDict, *, split: str) -> dict[str, Any]:
+    """The options of a set in a configuration; `views`, random crops on the host, are for pretraining only."""
+    options: dict[str, Any] = data.options.to_dict()
     if split != "pretrain":
         options.pop("views", None)
-    size = data.size if split == "pretrain" else None
-    return open_source(data.name, split=split, data_dir=data.dir, size=size, **options)
+    return options
 
 
 def _sort_options(name: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -73,7 +98,9 @@ def _sort_options(name: str, options: dict[str, Any]) -> tuple[dict[str, Any], d
     )
 
 
-def _open(found: prepared.Prepared, split: str, data_dir: str, streaming: dict[str, Any]) -> Source:
+def _open(
+    found: prepared.Prepared, split: str, data_dir: str, streaming: dict[str, Any], view_size: int | None
+) -> Source:
     """Opens a split: from the decoded arrays if they are there, else by its records."""
     folder = in_memory.cache_folder(found, split, data_dir)
     if folder.exists():
@@ -82,6 +109,8 @@ def _open(found: prepared.Prepared, split: str, data_dir: str, streaming: dict[s
     features = records.features
     if features.image_size is not None:
         return _fixed(in_memory.decode(records, features.image_size, folder), streaming)
+    if view_size is not None:
+        streaming = {"image_size": view_size} | streaming
     if "image_size" not in streaming:
         raise DataError(f"image_size is not set; {found.name!r} has pictures of many sizes, which need one to come to")
     return StreamSource(
@@ -93,6 +122,7 @@ def _open(found: prepared.Prepared, split: str, data_dir: str, streaming: dict[s
         num_classes=len(features.class_names),
         class_names=features.class_names,
         streaming=Streaming(**streaming),
+        label_file=folder.with_name(f"{folder.name}-labels.npz"),
     )
 
 
@@ -128,5 +158,5 @@ def _split_of_role(found: prepared.Prepared, split: str) -> str:
     candidates = (_ROLES | _ROLES_OF.get(found.name, {})).get(split, (split,))
     present = [candidate for candidate in candidates if candidate in found.splits]
     if split in _ROLES and not present:
-        raise DataError(f"{split=}; {found.name!r} has only {', '.join(map(repr, found.splits))}")
+        raise MissingSplitError(f"{split=}; {found.name!r} has only {', '.join(map(repr, found.splits))}")
     return present[0] if present else split

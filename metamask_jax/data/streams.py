@@ -1,13 +1,18 @@
 """Sets of pictures of many sizes, decoded and cropped on the host each time they are asked for."""
 
+import contextlib
 import dataclasses
 import functools
+import os
+import pathlib
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
 
+from metamask_jax.core.storage import replacing
 from metamask_jax.data import pictures
 from metamask_jax.data.prepared import Records
 from metamask_jax.errors import DataError
@@ -64,6 +69,8 @@ class StreamSource:
       class_names: their names.
       factors: empty: of a large set only pictures and labels are read.
       streaming: how the pictures are brought to one size.
+      rows: which records are used, int [size]; None for the first ones.
+      label_file: where the labels of all records are kept once they are read; None to read them each time.
     """
 
     name: str
@@ -75,6 +82,8 @@ class StreamSource:
     class_names: tuple[str, ...]
     streaming: Streaming
     factors: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    rows: np.ndarray | None = None
+    label_file: pathlib.Path | None = None
 
     def __len__(self) -> int:
         return self.size
@@ -119,15 +128,28 @@ class StreamSource:
 
     @functools.cached_property
     def labels(self) -> np.ndarray:
-        """Labels int32 [size]; the first use reads the whole set."""
-        chunks = (range(start, min(start + 1000, self.size)) for start in range(0, self.size, 1000))
-        return np.concatenate([self._labels(self.records.read(chunk)) for chunk in chunks])
+        """Labels int32 [size]; the very first use reads the whole set, and its pictures with them."""
+        every = _kept_labels(self.label_file, len(self.records))
+        if every is None:
+            chunks = (range(start, min(start + 1000, len(self.records))) for start in range(0, len(self.records), 1000))
+            every = np.concatenate([self._labels(self.records.read(chunk)) for chunk in chunks])
+            _keep_labels(self.label_file, every)
+        return every[self._rows(np.arange(self.size))]
 
     def first(self, size: int) -> "StreamSource":
         """Returns the source of the first `size` pictures."""
-        return dataclasses.replace(self, size=size)
+        return dataclasses.replace(self, size=size, rows=None if self.rows is None else self.rows[:size])
+
+    def take(self, rows: np.ndarray) -> "StreamSource":
+        """Returns the source of some of the pictures, by their indices int [rows]."""
+        return dataclasses.replace(self, size=len(rows), rows=self._rows(rows))
+
+    def _rows(self, indices: np.ndarray) -> np.ndarray:
+        """The records of pictures."""
+        return indices if self.rows is None else self.rows[indices]
 
     def _decode(self, indices: np.ndarray) -> tuple[list[Any], np.ndarray]:
+        indices = self._rows(np.asarray(indices))
         features = self.records.read(indices)
         what = f"of {self.records.split!r} of {self.name!r}"
         decoded = [
@@ -140,6 +162,26 @@ class StreamSource:
         if self.label_key is None:
             return np.full(len(features), -1, np.int32)
         return np.array([f[self.label_key].int64_list.value[0] for f in features], np.int32)
+
+
+def _kept_labels(path: pathlib.Path | None, size: int) -> np.ndarray | None:
+    """The labels in a file, int32 [size]; None if it has no such labels or is damaged: they are then read again."""
+    try:
+        with np.load(path or os.devnull, allow_pickle=False) as file:  # a zip file, with a checksum
+            labels = np.asarray(file["labels"])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    return labels if labels.shape == (size,) and labels.dtype == np.int32 else None
+
+
+def _keep_labels(path: pathlib.Path | None, labels: np.ndarray) -> None:
+    """Keeps the labels in a file, unless it cannot be written."""
+    if path is None:
+        return
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary, temporary.open("wb") as file:  # a bare path would get another suffix
+            np.savez(file, labels=labels)
 
 
 def map_steps(make: Callable[[int], T], *, start: int, stop: int | None, streaming: Streaming) -> Iterator[T]:

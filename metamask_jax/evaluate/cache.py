@@ -69,6 +69,7 @@ def _add_source(digest: Any, source: Source) -> None:
         records, streaming = source.records, source.streaming
         names = (records.prepared.fingerprint, records.split, streaming.image_size, streaming.centre)
         digest.update(repr(names).encode())
+        digest.update(b"" if source.rows is None else source.rows.tobytes())
 
 
 def _read(path: pathlib.Path) -> Features | None:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from metamask_jax.core.storage import write_atomically
-from metamask_jax.data.sources import Source, open_source
+from metamask_jax.data.sources import Source, configured_options
+from metamask_jax.data.splits import Splits, open_splits
 from metamask_jax.errors import CheckpointError, ConfigError, DataError
 from metamask_jax.evaluate.metrics import summarize
 from metamask_jax.evaluate.protocols import GROUPS, LEAST_IMAGES, PROTOCOLS, Data, ProtocolResult, Settings
@@ -71,15 +72,20 @@ def evaluate_run(
     names = expand(protocols)
     run = load_run(workdir, step=step, registry=registry)
     results = read_results(run.workdir)
-    train, test = _open(run, dataset, data_dir, options or {}, size)
-    _check(train, test, names)
-    data = load_data(run, train, test)
+    splits = _open(run, dataset, data_dir, options or {}, size)
+    _check(splits.train, splits.test, names)
+    data = load_data(run, splits.train, splits.test)
+    if not splits.labelled:
+        raise DataError(f"{splits.note}; expected two pictures or more of every class")
     new: list[Entry] = []
     for name in names:
         started = time.monotonic()
         by_features = PROTOCOLS[name](data, settings)
         seconds = round(time.monotonic() - started, 2)
-        found = [_entry(data, settings, name, kind, result, seconds) for kind, result in by_features.items()]
+        found = [
+            _entry(data, settings, name, kind, result, seconds) | {"held_out_images": splits.held_out}
+            for kind, result in by_features.items()
+        ]
         _log.info("%s: %s (%.1f s)", name, ", ".join(f"{e['features']} {e['top1']:.2%}" for e in found), seconds)
         new += found
         results = merge(results, new)
@@ -161,20 +167,22 @@ def _write(workdir: pathlib.Path, results: list[Entry]) -> None:
         raise ConfigError(f"--workdir {workdir}; expected a folder that can be written, but: {error}") from error
 
 
-def _open(
-    run: Run, dataset: str | None, data_dir: str | None, options: Mapping[str, Any], size: int | None
-) -> tuple[Source, Source]:
+def _open(run: Run, dataset: str | None, data_dir: str | None, options: Mapping[str, Any], size: int | None) -> Splits:
     """The labelled training images, no more than `size`, and the whole test set."""
     section = run.config.data
-    own = section.options.to_dict() if dataset in (None, section.name) else {}
-    own.pop("views", None)  # random crops on the host are for pretraining
-    train, test = (
-        open_source(dataset or section.name, split=split, data_dir=data_dir or section.dir, **(own | dict(options)))
-        for split in ("train", "test")
+    own = configured_options(section, split="test") if dataset in (None, section.name) else {}
+    found = open_splits(
+        dataset or section.name,
+        data_dir=data_dir or section.dir,
+        view_size=section.image_size,
+        **(own | dict(options)),
     )
+    if found.note and found.labelled:
+        _log.info("%s", found.note)
+    train = found.train
     if size is not None and not 1 <= size <= len(train):
         raise DataError(f"--size {size}; expected 1 to {len(train)}, the number of training images of {train.name!r}")
-    return train if size is None else train.first(size), test
+    return found if size is None else found._replace(train=train.first(size))
 
 
 def _check(train: Source, test: Source, protocols: Sequence[str]) -> None:
@@ -189,11 +197,12 @@ def _check(train: Source, test: Source, protocols: Sequence[str]) -> None:
             f"{train.name!r} has {train.num_classes} classes to train on and {test.num_classes} to test on; "
             "expected the same ones"
         )
+    fitting = [name for name in protocols if len(train) >= LEAST_IMAGES.get(name, 1)]
     for name in protocols:
-        if len(train) < LEAST_IMAGES.get(name, 1):
+        if name not in fitting:
             raise DataError(
                 f"{train.name!r} has {len(train)} training images here; expected at least {LEAST_IMAGES[name]} "
-                f"for --protocol {name}"
+                f"for --protocol {name}" + (f": --protocol {','.join(fitting)} needs fewer" if fitting else "")
             )
 
 

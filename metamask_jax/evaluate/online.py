@@ -10,8 +10,11 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from metamask_jax.config import flatten
 from metamask_jax.core.mask import mask_weights
-from metamask_jax.data.sources import Source, open_configured
+from metamask_jax.data.sources import Source
+from metamask_jax.data.splits import Splits, configured_splits
+from metamask_jax.errors import ConfigError, DataError
 from metamask_jax.evaluate.features import extract_source, make_extractor
 from metamask_jax.evaluate.knn import knn_accuracy
 from metamask_jax.evaluate.spectrum import cross_correlation, effective_rank, singular_values
@@ -21,6 +24,8 @@ from metamask_jax.training.state import TrainState
 
 _log = logging.getLogger(__name__)
 _SPECTRUM_IMAGES = 2048  # enough for a spectrum
+_LEAST_IMAGES = 2  # one has no spread
+_LABEL_USERS = {"method.name": "supervised", "meta.outer": "labels"}  # what learns from the labels of the set
 
 
 def pretrain(
@@ -54,20 +59,52 @@ def pretrain(
 
 
 class OnlineEvaluator:
-    """Judges the features of a state by the labelled splits of the training data."""
+    """Judges the features of a state by the labelled pictures of the training data, or where there are none by rank."""
 
     def __init__(self, config: ConfigDict, registry: Registry | None = None) -> None:
-        """Opens nothing yet: a run that ends before its first evaluation never pays for the labelled splits."""
+        """Opens nothing yet; `check` does."""
         self._config = config
         self._extract = make_extractor(config, registry=registry)
         self._test_features: np.ndarray | None = None
 
+    def check(self) -> None:
+        """Refuses what could not be evaluated, before the first step is taken; says what is not as usual.
+
+        Raises:
+          ConfigError, DataError: the pictures or the settings do not allow an evaluation.
+        """
+        (train, test), settings = self.splits, self._config.eval
+        if jax.process_index() == 0 and self._opened.note:
+            _log.info("%s", self._opened.note)
+        if len(test) < _LEAST_IMAGES:
+            wrong, where = (
+                (f"config.eval.size={settings.size}", f"config.eval.size, or None for all {len(self._opened.test)}")
+                if settings.size is not None
+                else (f"{test.name!r} has {len(test)} picture to evaluate", "them")
+            )
+            raise ConfigError(f"{wrong}; expected at least {_LEAST_IMAGES} for {where}: a spectrum needs them")
+        if self._opened.labelled and settings.k > len(train):
+            raise ConfigError(
+                f"config.eval.k={settings.k}; expected at most {len(train)}, the training pictures of {train.name!r} "
+                "that kNN has here"
+            )
+        labels_used = [key for key, value in _LABEL_USERS.items() if flatten(self._config).get(key) == value]
+        if self._opened.held_out and labels_used:
+            raise DataError(
+                f"{train.name!r} has no labelled test split, and config.{labels_used[0]}="
+                f"{_LABEL_USERS[labels_used[0]]!r} would learn the labels that it is judged by; expected a folder "
+                "test/ beside train/"
+            )
+
     def __call__(self, state: TrainState) -> dict[str, float]:
-        """Accuracy of kNN on the test split, if it has labels, and the effective rank of its features."""
+        """Effective rank of the features of the test pictures and, if they have labels, the accuracy of kNN on them.
+
+        `held_out_images` is among the values where the test pictures are training pictures held out.
+        """
         train, test = self.splits
         test_features, test_labels = self.features(state, test)
         values = {"effective_rank": float(effective_rank(test_features[:_SPECTRUM_IMAGES]))}
-        if test_labels.min() >= 0:
+        if self._opened.labelled and test_labels.min() >= 0:
             train_features, train_labels = self.features(state, train)
             values["knn_accuracy"] = float(
                 knn_accuracy(
@@ -80,6 +117,8 @@ class OnlineEvaluator:
                     num_classes=train.num_classes,
                 )
             )
+            if self._opened.held_out:
+                values["held_out_images"] = len(test)
         self._test_features = test_features
         return values
 
@@ -92,10 +131,13 @@ class OnlineEvaluator:
 
     @cached_property
     def splits(self) -> tuple[Source, Source]:
-        """The labelled training and test split."""
-        size = self._config.eval.size
-        train, test = (open_configured(self._config.data, split=split) for split in ("train", "test"))
+        """The training and test pictures, no more than `eval.size` of either."""
+        train, test, size = self._opened.train, self._opened.test, self._config.eval.size
         return (train, test) if size is None else (train.first(min(size, len(train))), test.first(min(size, len(test))))
+
+    @cached_property
+    def _opened(self) -> Splits:
+        return configured_splits(self._config.data)
 
     def features(self, state: TrainState, source: Source) -> tuple[np.ndarray, np.ndarray]:
         """Features [n, dim] and labels [n] of a whole split, masked if the configuration says so."""

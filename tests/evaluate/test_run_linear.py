@@ -14,6 +14,7 @@ from PIL import Image
 
 from metamask_jax.cli.evaluate import main
 from metamask_jax.config import from_json, to_json
+from metamask_jax.data import splits
 from metamask_jax.evaluate import evaluation
 from metamask_jax.evaluate.protocols import Settings
 from tests.test_checkpoint import damage
@@ -162,7 +163,7 @@ def test_classes_that_do_not_match_are_refused(
     train: int,
     test: int,
 ) -> None:
-    opened = evaluation.open_source
+    opened = splits.open_source
 
     def altered(name: str, *, split: str, **kwargs: object) -> object:
         count = {"train": train, "test": test}[split]
@@ -172,7 +173,7 @@ def test_classes_that_do_not_match_are_refused(
             class_names=tuple(map(str, range(count))),  # type: ignore
         )
 
-    monkeypatch.setattr(evaluation, "open_source", altered)
+    monkeypatch.setattr(splits, "open_source", altered)
     assert main([f"--workdir={workdir}"]) == 2
     message = capsys.readouterr().err
     if train == test:
@@ -184,13 +185,13 @@ def test_classes_that_do_not_match_are_refused(
 def test_images_without_labels_are_refused(
     workdir: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    opened = evaluation.open_source
+    opened = splits.open_source
 
     def altered(name: str, **kwargs: object) -> object:
         source = opened(name, **kwargs)  # type: ignore
         return dataclasses.replace(source, labels=np.full_like(source.labels, -1))
 
-    monkeypatch.setattr(evaluation, "open_source", altered)
+    monkeypatch.setattr(splits, "open_source", altered)
     assert main([f"--workdir={workdir}"]) == 2
     assert "has labels -1 to -1 in its train split; expected a label of every image" in capsys.readouterr().err
 

@@ -9,7 +9,8 @@ from ml_collections import ConfigDict
 
 from metamask_jax.augment import Augmentation, CustomViews, ViewSpec
 from metamask_jax.data.in_memory import ArraySource
-from metamask_jax.data.sources import Source, open_configured
+from metamask_jax.data.sources import Source
+from metamask_jax.data.splits import Splits, configured_splits
 from metamask_jax.evaluate.features import make_extractor
 from metamask_jax.evaluate.workdir import Run, features
 from metamask_jax.models import ProjectionHead
@@ -51,8 +52,8 @@ class Subject:
 
     @property
     def has_labels(self) -> bool:
-        """Whether the test images have classes."""
-        return self.num_classes > 0 and bool(self.test[1].min() >= 0)
+        """Whether the images have classes to tell apart."""
+        return self._splits.labelled and bool(self.test[1].min() >= 0)
 
     @property
     def num_classes(self) -> int:
@@ -114,8 +115,12 @@ class Subject:
 
     def open(self, split: str) -> Source:
         """The images of a labelled split, `train` or `test`."""
-        source = open_configured(self.run.config.data, split=split)
+        source = self._splits.train if split == "train" else self._splits.test
         return source.first(min(self.size, len(source)))
+
+    @cached_property
+    def _splits(self) -> Splits:
+        return configured_splits(self.run.config.data)
 
     @cached_property
     def _source(self) -> Source:
