@@ -79,6 +79,7 @@ def test_overrides_reach_every_kind_of_value():
 def test_presets_take_opposite_sides_of_every_difference():
     sides = differences(official(default_config()), paper(default_config()))
     assert [line.split(":")[0] for line in sides] == [
+        "encoder.init",
         "eval.masked",
         "loss.alpha",
         "loss.centered",

@@ -43,7 +43,11 @@ def default_config() -> ConfigDict:
         {
             "name": "resnet18",
             "width": 1.0,  # factor on the number of channels
+            "features": placeholder(int),  # length of the representation, by one more layer; None: the encoder's own
             "stem": "cifar",  # "imagenet" halves the picture twice before the first block of a ResNet
+            # Of the convolutions: "he" (He's normal distribution, fan-out) or "torch" (PyTorch's default, uniform in
+            # +-1/sqrt(fan_in)); None: the encoder's own, "he" for ResNets and "torch" for conv and fc.
+            "init": placeholder(str),
         }
     )
     # None: the method's own default, which `validate` fills in. A method ignores the keys that are not its own.

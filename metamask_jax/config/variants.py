@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 def official(config: ConfigDict) -> ConfigDict:
     """Sets every point on which the authors' program differs from the paper to the program's side."""
     config.meta.update(trial="optimizer", estimator="finite_difference")
+    config.encoder.init = "torch"
     config.mask.activation = "sigmoid"
     config.eval.masked = True
     config.loss.update(alpha=10.0, centered=True, unbiased=True, off_diagonal_weight=0.005)
@@ -18,6 +19,7 @@ def official(config: ConfigDict) -> ConfigDict:
 def paper(config: ConfigDict) -> ConfigDict:
     """Sets every point on which the authors' program differs from the paper to the paper's side."""
     config.meta.update(trial="gradient", estimator="exact")
+    config.encoder.init = None  # the paper says nothing of it
     config.mask.activation = "identity"
     config.eval.masked = False
     config.loss.update(alpha=100.0, centered=False, unbiased=False, off_diagonal_weight=0.0051)

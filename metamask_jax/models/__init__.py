@@ -15,18 +15,21 @@ from jax.typing import DTypeLike
 from metamask_jax.core.arrays import require_number, require_whole
 from metamask_jax.models.alexnet import AlexNet
 from metamask_jax.models.heads import ProjectionHead, predictor
-from metamask_jax.models.layers import count_parameters
+from metamask_jax.models.layers import INITIALIZERS, count_parameters
 from metamask_jax.models.resnet import ResNet
 from metamask_jax.models.split import SplitEncoder
+from metamask_jax.models.widened import WidenedEncoder
 
 __all__ = [
     "ENCODERS",
+    "INITIALIZERS",
     "STEMS",
     "AlexNet",
     "Encoder",
     "ProjectionHead",
     "ResNet",
     "SplitEncoder",
+    "WidenedEncoder",
     "count_parameters",
     "make_encoder",
     "make_split_encoder",
@@ -34,7 +37,7 @@ __all__ = [
     "smallest_image",
 ]
 
-Encoder = AlexNet | ResNet | SplitEncoder
+Encoder = AlexNet | ResNet | SplitEncoder | WidenedEncoder
 
 
 def _resnet(*, image_size: int, **settings: Any) -> ResNet:
@@ -61,6 +64,7 @@ def make_encoder(
     dtype: DTypeLike,
     axis_name: str | None,
     remat: bool = False,
+    init: str | None = None,
     encoders: Mapping[str, Callable[..., Encoder]] = ENCODERS,
 ) -> Encoder:
     """Builds an encoder by name.
@@ -73,6 +77,8 @@ def make_encoder(
       dtype: what to compute in (`"float32"`, `"bfloat16"`); parameters and BatchNorm statistics are float32.
       axis_name: mapped axis over which BatchNorm statistics are synchronised, or None for one device.
       remat: whether the backward pass computes the activations inside each block again instead of keeping them.
+      init: how convolutions are initialised, `"he"` (He's normal distribution, fan-out) or `"torch"` (PyTorch's default,
+        uniform in +-1/sqrt(fan_in)); None for the encoder's own way, "he" for ResNets and "torch" for AlexNets.
       encoders: constructors by name.
 
     Returns:
@@ -94,10 +100,21 @@ def make_encoder(
     module = encoders[name](
         width=width, stem=stem, image_size=image_size, dtype=dtype, axis_name=axis_name, remat=remat
     )
+    if init is not None:
+        module = _initialized(module, name, init)
     if image_size < smallest_image(module):
         expected = f"at least {smallest_image(module)} for {name!r} with stem={stem!r}"
         raise ValueError(f"image_size={image_size}; expected {expected}")
     return module
+
+
+def _initialized(module: Encoder, name: str, init: str) -> Encoder:
+    """The encoder with its convolutions initialised otherwise."""
+    if init not in INITIALIZERS:
+        raise ValueError(f"init={init!r}; expected one of {', '.join(map(repr, INITIALIZERS))}, or None")
+    if not hasattr(module, "initializer"):
+        raise ValueError(f"init={init!r}; expected None for {name!r}, which has only its own initialisation")
+    return module.clone(initializer=init)
 
 
 def smallest_image(encoder: nn.Module) -> int:

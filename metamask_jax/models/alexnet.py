@@ -1,7 +1,7 @@
 """AlexNet's convolutions (`conv`), and with two dense layers (`fc`), for images of any usual size.
 
 Kernels are initialised uniformly in +-1/sqrt(fan_in), PyTorch's default, as the AlexNets of contrastive multiview
-coding are.
+coding are, unless told otherwise.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 
 from metamask_jax.kernels import max_pool
-from metamask_jax.models.layers import BatchNorm, Conv, as_output, dense, scaled, torch_uniform
+from metamask_jax.models.layers import INITIALIZERS, BatchNorm, Conv, as_output, dense, scaled
 
 _DENSE = 4096
 
@@ -29,6 +29,7 @@ class AlexNet(nn.Module):
       dtype: what to compute in; parameters and BatchNorm statistics are float32.
       axis_name: mapped axis over which BatchNorm statistics are synchronised, if any.
       remat: whether the backward pass computes the activations inside each layer again instead of keeping them.
+      initializer: of the convolutions, a key of `layers.INITIALIZERS`.
     """
 
     with_dense: bool
@@ -38,6 +39,7 @@ class AlexNet(nn.Module):
     dtype: DTypeLike
     axis_name: str | None
     remat: bool = False
+    initializer: str = "torch"
 
     @property
     def features(self) -> int:
@@ -73,9 +75,10 @@ class AlexNet(nn.Module):
             fewer = "" if self.smallest == self.image_size else f", or fewer pixels, down to {self.smallest}"
             raise ValueError(f"x.shape={x.shape}; expected images of {self.image_size}x{self.image_size}{fewer}")
         norm = partial(BatchNorm, train=train, dtype=self.dtype, axis_name=self.axis_name)
+        start = INITIALIZERS[self.initializer]
         layers = [(96, *self._stem), (256, 5, 1, 2), (384, 3, 1, 1), (384, 3, 1, 1), (256, 3, 1, 1)]
         for i, (channels, window, stride, padding) in enumerate(layers, start=1):
-            conv = partial(Conv, scaled(channels, self.width), window, stride, padding, torch_uniform, self.dtype)
+            conv = partial(Conv, scaled(channels, self.width), window, stride, padding, start, self.dtype)
 
             # Submodules belong to the module that the rematerialised function is given, under their usual names.
             def layer(module: nn.Module, x: jax.Array, i: int = i, conv: Callable[..., Conv] = conv) -> jax.Array:

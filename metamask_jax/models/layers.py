@@ -18,6 +18,7 @@ Initializer = initializers.Initializer
 kaiming_normal = initializers.variance_scaling(2.0, "fan_out", "normal")
 # PyTorch's default for convolutions and linear layers: uniform in +-1/sqrt(fan_in).
 torch_uniform = initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+INITIALIZERS: dict[str, Initializer] = {"he": kaiming_normal, "torch": torch_uniform}  # of convolutions, by name
 BATCH_NORM_MOMENTUM = 0.9  # weight of the old value in a running average
 
 

@@ -2,7 +2,7 @@
 
 Modules are named so that torchvision's names follow by replacing `_` with `.`: `layer1_0/conv1` is its
 `layer1.0.conv1`, `layer2_0/downsample_0` its `layer2.0.downsample.0`. Convolutions are initialised as there
-(He's normal distribution, fan-out); the last BatchNorm scale of a block starts at one.
+(He's normal distribution, fan-out) unless told otherwise; the last BatchNorm scale of a block starts at one.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 
 from metamask_jax.kernels import max_pool
-from metamask_jax.models.layers import BatchNorm, Conv, as_output, kaiming_normal, scaled
+from metamask_jax.models.layers import INITIALIZERS, BatchNorm, Conv, as_output, scaled
 
 
 class _Block(nn.Module):
@@ -25,10 +25,11 @@ class _Block(nn.Module):
     train: bool
     dtype: DTypeLike
     axis_name: str | None
+    initializer: str
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        conv = partial(Conv, kernel_init=kaiming_normal, dtype=self.dtype)
+        conv = partial(Conv, kernel_init=INITIALIZERS[self.initializer], dtype=self.dtype)
         norm = partial(BatchNorm, train=self.train, dtype=self.dtype, axis_name=self.axis_name)
         out = self.channels * (4 if self.bottleneck else 1)
         if self.bottleneck:  # the stride is in the 3x3, as torchvision has it
@@ -59,6 +60,7 @@ class ResNet(nn.Module):
       dtype: what to compute in; parameters and BatchNorm statistics are float32.
       axis_name: mapped axis over which BatchNorm statistics are synchronised, if any.
       remat: whether the backward pass computes the activations inside each block again instead of keeping them.
+      initializer: of the convolutions, a key of `layers.INITIALIZERS`.
     """
 
     blocks: Sequence[int]
@@ -68,6 +70,7 @@ class ResNet(nn.Module):
     dtype: DTypeLike
     axis_name: str | None
     remat: bool = False
+    initializer: str = "he"
 
     @property
     def features(self) -> int:
@@ -86,7 +89,8 @@ class ResNet(nn.Module):
           `[batch, features]` in float32.
         """
         window, stride = (7, 2) if self.stem == "imagenet" else (3, 1)
-        x = Conv(scaled(64, self.width), window, stride, window // 2, kaiming_normal, self.dtype, name="conv1")(x)
+        start = INITIALIZERS[self.initializer]
+        x = Conv(scaled(64, self.width), window, stride, window // 2, start, self.dtype, name="conv1")(x)
         x = nn.relu(BatchNorm(train=train, dtype=self.dtype, axis_name=self.axis_name, name="bn1")(x))
         if self.stem == "imagenet":
             x = max_pool(x, window=3, stride=2, padding=1)
@@ -100,6 +104,7 @@ class ResNet(nn.Module):
                     train=train,
                     dtype=self.dtype,
                     axis_name=self.axis_name,
+                    initializer=self.initializer,
                     name=f"layer{stage}_{i}",
                 )(x)
         return as_output(x).mean((1, 2))

@@ -95,6 +95,7 @@ def validate(config: ConfigDict, registry: Registry | None = None) -> ConfigDict
         {
             "data.augmentation": registry.augmentations,
             "encoder.name": registry.encoders,
+            "encoder.init": (None, *INITIALIZERS),
             "encoder.stem": STEMS,
             "method.name": registry.methods,
             "mask.activation": ACTIVATIONS,
@@ -159,6 +160,7 @@ def _require_encoder(config: ConfigDict, recipe: Recipe, registry: Registry) -> 
             dtype=config.train.dtype,
             axis_name=None,
             remat=config.train.remat,
+            init=config.encoder.init,
             encoders=registry.encoders,
         )
     except (TypeError, ValueError) as error:

@@ -11,7 +11,7 @@ from metamask_jax.core.mask import init_mask
 from metamask_jax.core.types import PyTree
 from metamask_jax.methods import Method
 from metamask_jax.methods.base import init_module
-from metamask_jax.models import Encoder, ProjectionHead
+from metamask_jax.models import Encoder, ProjectionHead, WidenedEncoder
 from metamask_jax.training.optimizers import make_mask_optimizer, make_optimizer
 from metamask_jax.training.registry import Registry, registry_of
 
@@ -68,7 +68,7 @@ def has_judge(config: ConfigDict) -> bool:
 def build_encoder(config: ConfigDict, *, axis_name: str | None, registry: Registry | None = None) -> Encoder:
     """Builds the encoder of a configuration; `axis_name` synchronises its BatchNorm."""
     registry = registry or registry_of(config)
-    return registry.methods[config.method.name].encoder(
+    encoder = registry.methods[config.method.name].encoder(
         config.encoder.name,
         width=config.encoder.width,
         stem=config.encoder.stem,
@@ -76,8 +76,12 @@ def build_encoder(config: ConfigDict, *, axis_name: str | None, registry: Regist
         dtype=config.train.dtype,
         axis_name=axis_name,
         remat=config.train.remat,
+        init=config.encoder.init,
         encoders=registry.encoders,
     )
+    if config.encoder.features is None:
+        return encoder
+    return WidenedEncoder(encoder, config.encoder.features, config.train.dtype, axis_name)
 
 
 def build_model(config: ConfigDict, *, axis_name: str | None, registry: Registry | None = None) -> Model:

@@ -12,6 +12,8 @@ from metamask_jax.models import (
     count_parameters,
     make_encoder,
 )
+from metamask_jax.training.registry import REGISTRY
+from tests.tiny import register
 
 NAMES = ("conv", "fc", "resnet18", "resnet34", "resnet50")
 HEAD = {"last_norm": True, "dtype": "float32", "axis_name": None}
@@ -45,6 +47,31 @@ COUNTS = [
 @pytest.mark.parametrize(("name", "stem", "size", "expected"), COUNTS)
 def test_encoder_has_the_parameters_of_its_reference(name: str, stem: str, size: int, expected: int) -> None:
     assert count(encoder(name, width=1, stem=stem, image_size=size), 1, size, size, 3) == expected
+
+
+def kernels(init: str | None) -> dict[str, np.ndarray]:
+    module = encoder("resnet18", width=1 / 4, init=init)
+    params = module.init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)), train=False)["params"]
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    return {"/".join(key.key for key in path[:-1]): np.asarray(leaf) for path, leaf in leaves if leaf.ndim == 4}
+
+
+def test_convolutions_start_as_hes_or_pytorchs() -> None:
+    he, torch, own = map(kernels, ("he", "torch", None))
+    for name, kernel in torch.items():
+        window, _, channels, out = kernel.shape
+        assert np.abs(kernel).max() <= 1 / np.sqrt(window**2 * channels)  # uniform up to PyTorch's bound
+        ratio = np.std(he[name]) / np.std(kernel)  # of sqrt(2 / fan_out) to sqrt(1 / 3 / fan_in)
+        np.testing.assert_allclose(ratio, np.sqrt(6 * channels / out), rtol=4 / np.sqrt(kernel.size))
+        np.testing.assert_array_equal(own[name], he[name])
+
+
+def test_an_unknown_initialisation_and_one_that_cannot_be_chosen_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"init='zeros'; expected one of 'he', 'torch', or None"):
+        encoder("conv", init="zeros")
+    with pytest.raises(ValueError, match=r"init='torch'; expected None for 'tiny', which has only its own init"):
+        encoder("tiny", init="torch", encoders=register(REGISTRY).encoders)
+    assert encoder("conv", init="he").initializer == "he"
 
 
 def test_metamask_of_the_paper_has_no_dead_weights() -> None:
