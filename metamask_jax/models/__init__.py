@@ -77,8 +77,8 @@ def make_encoder(
       dtype: what to compute in (`"float32"`, `"bfloat16"`); parameters and BatchNorm statistics are float32.
       axis_name: mapped axis over which BatchNorm statistics are synchronised, or None for one device.
       remat: whether the backward pass computes the activations inside each block again instead of keeping them.
-      init: how convolutions are initialised, `"he"` (He's normal distribution, fan-out) or `"torch"` (PyTorch's default,
-        uniform in +-1/sqrt(fan_in)); None for the encoder's own way, "he" for ResNets and "torch" for AlexNets.
+      init: how convolutions are initialised: `"he"` (He's normal distribution, fan-out) or `"torch"` (PyTorch's
+        default, uniform in +-1/sqrt(fan_in)); None for the encoder's own, "he" for ResNets and "torch" for AlexNets.
       encoders: constructors by name.
 
     Returns:

@@ -14,7 +14,7 @@ from metamask_jax.core.mask import ACTIVATIONS
 from metamask_jax.core.meta import TRAINING_ESTIMATORS
 from metamask_jax.errors import ConfigError, one_line, shown
 from metamask_jax.methods import METHODS, Recipe
-from metamask_jax.models import ENCODERS, STEMS, Encoder
+from metamask_jax.models import ENCODERS, INITIALIZERS, STEMS, Encoder
 from metamask_jax.training.optimizers import OPTIMIZERS, SCHEDULES, ScheduleShape
 
 
