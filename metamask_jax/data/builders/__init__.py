@@ -5,12 +5,14 @@ module itself imports neither: the name of a prepared set's folder must be known
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import os
 import pathlib
 from typing import Any, Protocol
 
+from metamask_jax.data.builders import folders
 from metamask_jax.errors import DataError
 
 
@@ -81,8 +83,9 @@ class ImageFolderOptions:
     """Options of `image_folder`.
 
     Attributes:
-      path: folder of pictures, or of `train` and `test` folders of pictures.
-      on_error: what to do with a file that cannot be read: `skip` it with a report, or `refuse` the folder.
+      path: folder of pictures, of one folder per class, or of `train`, `val` and `test` folders of either.
+      on_error: what to do with what cannot be used, such as a damaged file, a link that leads nowhere, or a class whose
+        name is no line of text: `skip` it with a report, or `refuse` the folder.
     """
 
     path: str = ""
@@ -94,12 +97,16 @@ class ImageFolderOptions:
         if not os.path.isdir(self.path):
             raise DataError(f"path={self.path!r} is not a folder; expected a folder of pictures")
 
-    @property
+    @functools.cached_property
     def config_name(self) -> str:
-        """Changes when a file is added, removed, resized or touched."""
+        """Changes when a picture is added, removed, resized or touched."""
         root = pathlib.Path(self.path)
-        files = [(str(p.relative_to(root)), p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(root.rglob("*.*"))]
-        return f"{self.on_error}-{_digest(root.resolve(), *files)}"
+        stamps = [
+            (split, str(picture.path.relative_to(root)), *picture.stamp)
+            for split, pictures in folders.scan(root).splits.items()
+            for picture in pictures
+        ]
+        return f"{self.on_error}-{_digest(root.resolve(), *stamps)}"
 
 
 OPTIONS: dict[str, type[Any]] = {

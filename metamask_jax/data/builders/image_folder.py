@@ -1,13 +1,14 @@
 """`image_folder`: a user's own pictures of any size, labelled by their folder or not at all.
 
-path/cat/1.jpg  path/dog/2.png        the folder is the class
-path/1.jpg      path/2.png            no labels
-path/train/...  path/test/...         either, in two splits
+path/cat/1.jpg  path/dog/2.png                    the folder is the class
+path/1.jpg      path/2.png                        no labels
+path/train/...  path/val/...    path/test/...     either, in splits
 """
 
+import functools
 import io
 import logging
-import pathlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,11 +16,10 @@ import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image, ImageOps
 
-from metamask_jax.data.builders import base
-from metamask_jax.errors import DataError
+from metamask_jax.data.builders import base, folders
+from metamask_jax.errors import DataError, one_line
 
-_SPLITS = ("train", "test")
-_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_log = logging.getLogger(__name__)
 
 
 class Builder(base.RecordBuilder, skip_registration=True):  # type: ignore[call-arg] # tfds has another of this name
@@ -31,55 +31,57 @@ class Builder(base.RecordBuilder, skip_registration=True):  # type: ignore[call-
 
     def _info(self) -> tfds.core.DatasetInfo:
         features = {"image": tfds.features.Image(encoding_format="png")}
-        if classes := sorted({name for files in self._files().values() for _, name in files if name}):
+        pictures = [picture for split in self._found.splits.values() for picture in split]
+        if classes := sorted({picture.class_name for picture in pictures if picture.class_name}):
             features["label"] = tfds.features.ClassLabel(names=classes)
         return tfds.core.DatasetInfo(
             builder=self,
-            description=f"Pictures in {self.options.path}.",
+            description=f"Pictures in {folders.named(self.options.path)}.",
             features=tfds.features.FeaturesDict(features),
             supervised_keys=("image", "label") if classes else None,
         )
 
-    def _files(self) -> dict[str, list[tuple[pathlib.Path, str | None]]]:
-        """Returns each split's files and their classes, None for a file that lies in no class's folder."""
-        root = pathlib.Path(self.options.path)
-        present = [name for name in _SPLITS if (root / name).is_dir()]
-        roots = {name: root / name for name in present} if "train" in present else {"train": root}
-        splits = {}
-        for split, folder in roots.items():
-            files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
-            if not files:
-                raise DataError(f"{folder} holds no pictures; expected files such as .jpg or .png, in it or below it")
-            classes = [p.relative_to(folder).parts[:-1] for p in files]
-            splits[split] = [(p, parts[0] if parts else None) for p, parts in zip(files, classes, strict=True)]
-        return splits
+    @functools.cached_property
+    def _found(self) -> folders.Found:
+        return folders.scan(self.options.path)
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
         del dl_manager
-        return {split: self._generate_examples(files) for split, files in self._files().items()}
+        if problems := self._found.problems:
+            if self.options.on_error == "refuse":
+                raise DataError(f"{problems[0]}; on_error='skip' would leave that out")
+            _log.warning("left out of %s: %s", folders.named(self.options.path), _listed(problems))
+        return {split: self._generate_examples(pictures) for split, pictures in self._found.splits.items()}
 
-    def _generate_examples(self, files: list[tuple[pathlib.Path, str | None]]) -> Iterator[tuple[str, dict[str, Any]]]:
-        unreadable: list[pathlib.Path] = []
+    def _generate_examples(self, pictures: list[folders.Picture]) -> Iterator[tuple[str | bytes, dict[str, Any]]]:
+        unreadable: list[str] = []
         labelled = "label" in self.info.features
-        for path, class_name in files:
+        for path, class_name, _ in pictures:
             try:
                 encoded = displayed(path.read_bytes())
             except Exception as e:  # Pillow raises OSError, SyntaxError, ValueError and more
                 if self.options.on_error == "refuse":
                     raise DataError(
-                        f"{path} is not a readable picture ({e}); on_error='skip' would leave it out"
+                        f"{folders.named(path)} is not a readable picture ({one_line(e)}); on_error='skip' would leave "
+                        "it out"
                     ) from e
-                unreadable.append(path)
+                unreadable.append(folders.named(path))
                 continue
             label = {"label": -1 if class_name is None else class_name} if labelled else {}
-            yield str(path), {"image": io.BytesIO(encoded), **label}
-        if len(unreadable) == len(files):
-            raise DataError(f"none of the {len(files)} pictures in {self.options.path} is readable")
+            yield _key(str(path)), {"image": io.BytesIO(encoded), **label}
+        if len(unreadable) == len(pictures):
+            raise DataError(f"none of the {len(pictures)} pictures in {folders.named(self.options.path)} is readable")
         if unreadable:
-            names = ", ".join(map(str, unreadable[:5])) + (", ..." if len(unreadable) > 5 else "")
-            logging.getLogger(__name__).warning(
-                "skipped %d unreadable of %d files: %s", len(unreadable), len(files), names
-            )
+            _log.warning("skipped %d unreadable of %d files: %s", len(unreadable), len(pictures), _listed(unreadable))
+
+
+def _key(path: str) -> str | bytes:
+    """What tfds orders the pictures by, which is text or, of a path that is no text, bytes."""
+    return path if path.isprintable() else os.fsencode(path)
+
+
+def _listed(items: list[str]) -> str:
+    return ", ".join(items[:5]) + (f" and {len(items) - 5} more" if len(items) > 5 else "")
 
 
 def displayed(encoded: bytes) -> bytes:
