@@ -27,7 +27,9 @@ def open_checkpoints(folder, **keep):
 
 
 def save(checkpoints, step, *, metric=None):
-    checkpoints.save(step, state(step), config="{}", metric=metric)
+    checkpoints.save(step, state(step), config="{}")
+    if metric is not None:
+        checkpoints.rate(step, metric)
 
 
 def assert_equal(found, expected):
@@ -73,7 +75,7 @@ def test_the_state_is_copied_before_save_returns(tmp_path):
     step = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 0, tree), donate_argnums=0)
     checkpoints = open_checkpoints(tmp_path)
     tree = state(1)
-    checkpoints.save(1, tree, config="{}", metric=None)
+    checkpoints.save(1, tree, config="{}")
     step(tree)
     checkpoints.close()
     assert_equal(open_checkpoints(tmp_path).restore_latest(state(0)).state, state(1))

@@ -41,7 +41,7 @@ def workdir(tmp_path_factory: pytest.TempPathFactory, small: Run) -> pathlib.Pat
             batch_stats=dict(fresh.batch_stats) | {"encoder": small.state.batch_stats["encoder"]},
             mask=small.state.mask,
         )
-        checkpoints.save(step, state, config=to_json(small.config), metric=None)
+        checkpoints.save(step, state, config=to_json(small.config))
     checkpoints.close()
     return folder
 
@@ -216,7 +216,7 @@ def test_an_encoder_of_another_registry_is_loaded_with_it(tmp_path: pathlib.Path
     config = validate(apply_overrides(tiny_config(), {"encoder.name": "mine"}), registry)
     (tmp_path / "config.json").write_text(to_json(config))
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep_last=1, keep_every=None, keep_best=False)
-    checkpoints.save(1, init_state(config, registry=registry), config=to_json(config), metric=None)
+    checkpoints.save(1, init_state(config, registry=registry), config=to_json(config))
     checkpoints.close()
     apply, params, preprocessing = load_encoder(tmp_path, registry=registry)
     assert apply(params, preprocessing(np.zeros((2, 32, 32, 3), np.uint8))).shape == (2, 12)

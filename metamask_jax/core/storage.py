@@ -1,6 +1,7 @@
 """Files that are whole or not there: a reader, or a kill at any moment, sees the old content or the new one."""
 
 import json
+import logging
 import math
 import os
 import pathlib
@@ -10,6 +11,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
+
+_log = logging.getLogger(__name__)
+_FEW = 5  # damaged lines that are named
 
 
 @contextmanager
@@ -52,17 +56,27 @@ class JsonLines:
 
 
 def read_json_lines(path: str | pathlib.Path) -> list[dict[str, Any]]:
-    """Reads such a file; a last line cut off by a kill is left out, a missing file is empty."""
-    path = pathlib.Path(path)
-    if not path.exists():
+    """Reads such a file; a missing one is empty.
+
+    A line that is damaged is left out with a warning, a last one cut off by a kill without.
+    """
+    try:
+        *lines, cut_off = pathlib.Path(path).read_bytes().split(b"\n")
+    except FileNotFoundError:
         return []
-    lines = []
-    for text in path.read_text().splitlines():
-        try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            break
-    return lines
+    found = [_parsed(line) for line in lines]
+    if damaged := [str(number) for number, line in enumerate(found, start=1) if line is None]:
+        _log.warning("%s: %d damaged, left out: line %s", path, len(damaged), ", ".join(damaged[:_FEW]))
+    return [line for line in (*found, _parsed(cut_off)) if line is not None]
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    # A step that is not a whole number could not be put in order with the others.
+    return found if isinstance(found, dict) and type(found.get("step")) is int else None
 
 
 def to_plain(value: Any) -> Any:

@@ -1,9 +1,11 @@
 """Checkpoints of a run, by orbax: written in the background, whole or not at all, and proven on the way back in."""
 
+import concurrent.futures
 import hashlib
+import json
 import logging
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -11,11 +13,14 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from metamask_jax.errors import CheckpointError
+from metamask_jax.core.storage import write_atomically
+from metamask_jax.errors import CheckpointError, one_line
 from metamask_jax.version import __version__
 
 _log = logging.getLogger(__name__)
 policies = ocp.checkpoint_managers
+_METRIC = "metric.json"  # beside the arrays of a checkpoint that was evaluated
+RESTART = "or --restart, which keeps what is there in a folder beside and begins with step 1"
 
 
 class DamagedError(CheckpointError):
@@ -32,7 +37,7 @@ class Restored(NamedTuple):
     Attributes:
       step: the training step after which it was written.
       state: a pytree like the one asked for, of NumPy arrays.
-      metadata: `config` (JSON text), `version`, and what was passed to `save`.
+      metadata: `config` (JSON text), `version`, and the `metrics` that were passed to `save`.
     """
 
     step: int
@@ -59,21 +64,20 @@ class Checkpoints:
           keep_every: also keep those at multiples of this step.
           keep_best: also keep the one with the highest metric.
         """
+        self._path = pathlib.Path(folder).absolute()
+        self._path.mkdir(parents=True, exist_ok=True)
         keep: list[Any] = [policies.LatestN(keep_last)]
         if keep_every is not None:
             keep.append(policies.EveryNSteps(keep_every))
         if keep_best:
-            keep.append(
-                policies.BestN(get_metric_fn=lambda m: m["metric"], n=1, keep_checkpoints_without_metrics=False)
-            )
-        path = pathlib.Path(folder).absolute()
-        path.mkdir(parents=True, exist_ok=True)
+            keep.append(_Best(self._path))
         self._manager = ocp.CheckpointManager(
-            path,
+            self._path,
             options=ocp.CheckpointManagerOptions(
                 create=False,
                 preservation_policy=policies.AnyPreservationPolicy(keep),
                 cleanup_tmp_directories=True,
+                enable_async_checkpointing=False,  # our own thread copies and hashes, too
                 multiprocessing_options=ocp.options.MultiprocessingOptions(
                     primary_host=jax.process_index(),
                     active_processes={jax.process_index()},
@@ -84,13 +88,18 @@ class Checkpoints:
             ),
             item_names=("state", "metadata"),
         )
+        self._thread: concurrent.futures.ThreadPoolExecutor | None = concurrent.futures.ThreadPoolExecutor(
+            1, thread_name_prefix="checkpoint"
+        )
+        self._pending: concurrent.futures.Future[None] | None = None
 
     @classmethod
     def for_reading(cls, folder: str | pathlib.Path) -> "Checkpoints":
         """Opens an existing folder without touching it: a run may be writing there at this moment."""
         self = cls.__new__(cls)
+        self._path, self._thread, self._pending = pathlib.Path(folder).absolute(), None, None
         self._manager = ocp.CheckpointManager(
-            pathlib.Path(folder).absolute(),
+            self._path,
             options=ocp.CheckpointManagerOptions(read_only=True, create=False, save_interval_steps=0),
             item_names=("state", "metadata"),
         )
@@ -98,56 +107,67 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, oldest first."""
+        if self._pending is not None:
+            concurrent.futures.wait([self._pending])
         self._manager.reload()  # a save that failed may be in its memory
         return sorted(self._manager.all_steps())
 
     def best_step(self) -> int | None:
         """The step with the highest metric, the first of equals; None if none was measured."""
-        only_metadata = ocp.args.Composite(metadata=ocp.args.JsonRestore())
-        metrics = {}
-        for step in self.steps():
-            try:
-                metrics[step] = self._manager.restore(step, args=only_metadata)["metadata"]["metric"]
-            except Exception as error:  # orbax raises many kinds
-                raise DamagedError(f"checkpoint {step} cannot be read: {_first_line(error)}") from error
-        measured = {step: metric for step, metric in metrics.items() if metric is not None}
-        return max(measured, key=lambda step: measured[step]) if measured else None
+        return _best({step: _metric(self._path / str(step)) for step in self.steps()})
 
-    def save(self, step: int, state: Any, *, config: str, metric: float | None) -> None:
-        """Starts writing a checkpoint; returns as soon as the state is copied.
+    def save(self, step: int, state: Any, *, config: str, metrics: Mapping[str, float] | None = None) -> None:
+        """Starts writing a checkpoint; returns at once, and the state's buffers may then be donated.
 
         Args:
           step: the training step it belongs to.
           state: a pytree of arrays.
           config: the run's configuration as JSON.
-          metric: by which the best checkpoint is chosen, if it was measured at this step.
+          metrics: of that step, if nothing else remembers them yet.
+
+        Raises:
+          WriteError: the checkpoint before could not be written.
         """
-        arrays = _flatten(state)
-        with _writing():  # reports a failure of the one before, too
+        assert self._thread is not None, "opened for reading"
+        self.wait()  # no more than one copy of the state beside the one that trains
+        metadata = {"version": __version__, "config": config, "metrics": metrics and dict(metrics)}
+        self._pending = self._thread.submit(self._write, step, _copies(state), metadata)
+
+    def _write(self, step: int, leaves: dict[str, Any], metadata: dict[str, Any]) -> None:
+        """What the thread does."""
+        arrays = {name: np.asarray(leaf) for name, leaf in leaves.items()}
+        with _writing():
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
                     state=ocp.args.StandardSave(arrays),
-                    metadata=ocp.args.JsonSave(
-                        {"version": __version__, "config": config, "digest": _digest(arrays), "metric": metric}
-                    ),
+                    metadata=ocp.args.JsonSave(metadata | {"digest": _digest(arrays)}),
                 ),
-                metrics=None if metric is None else {"metric": metric},
             )
+
+    def rate(self, step: int, metric: float) -> None:
+        """Notes the metric by which the best checkpoint is chosen, measured after the checkpoint was written."""
+        self.wait()
+        with _writing():
+            write_atomically(self._path / str(step) / _METRIC, json.dumps({"metric": metric}))
 
     def wait(self) -> None:
         """Blocks until everything started is on disk, or raises a WriteError."""
-        with _writing():
-            self._manager.wait_until_finished()
-            self._manager.check_for_errors()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
 
     def close(self) -> None:
         """Waits, then lets go of the folder; a failure that `wait` would have raised is only logged."""
         try:
+            self.wait()
             with _writing():
                 self._manager.close()
         except WriteError as error:
             _log.warning("%s", error)
+        finally:
+            if self._thread is not None:
+                self._thread.shutdown()
 
     def restore(self, like: Any, *, step: int) -> Restored:
         """Reads one checkpoint and checks every byte of it.
@@ -163,29 +183,77 @@ class Checkpoints:
             arrays = {name: np.asarray(value) for name, value in found["state"].items()}
             digest = _digest(arrays)
         except Exception as error:  # orbax and tensorstore raise many kinds
-            raise DamagedError(f"checkpoint {step} cannot be read: {_first_line(error)}") from error
+            raise DamagedError(f"checkpoint {step} cannot be read: {one_line(error)}") from error
         if digest != found["metadata"]["digest"]:
             raise DamagedError(f"checkpoint {step} is damaged: its arrays are not those that were written")
         return Restored(step, _unflatten(arrays, like, step), dict(found["metadata"]))
 
     def restore_latest(self, like: Any) -> Restored | None:
-        """The newest checkpoint that is whole, saying so when a newer one is not; None if there is none at all."""
-        steps = self.steps()
+        """The newest checkpoint that is whole, saying so when a newer one is not; None if there is none at all.
+
+        Raises:
+          CheckpointError: there are some, but none is whole; nothing is changed then.
+        """
+        steps, damaged = self.steps(), []
         for step in reversed(steps):
             try:
-                return self.restore(like, step=step)
+                restored = self.restore(like, step=step)
             except DamagedError as error:
-                _log.warning("%s; it is set aside as %s.damaged and the one before is tried", error, step)
-                self._set_aside(step)
+                _log.warning("%s; the one before is tried", error)
+                damaged.append(step)
+            else:
+                self._set_aside(damaged)
+                return restored
         if steps:
-            raise CheckpointError(f"none of the checkpoints {steps} can be read; expected at least one that is whole")
+            raise CheckpointError(
+                f"none of the checkpoints {steps} can be read; expected at least one that is whole, {RESTART}"
+            )
         return None
 
-    def _set_aside(self, step: int) -> None:
-        """Renames a damaged checkpoint: training will want to write that step anew, and nothing is deleted."""
-        path = pathlib.Path(self._manager.directory) / str(step)
-        path.rename(path.with_suffix(".damaged"))
+    def _set_aside(self, steps: Sequence[int]) -> None:
+        """Renames damaged checkpoints: training will want to write those steps anew, and nothing is deleted."""
+        for step in steps:
+            number, aside = 1, self._path / f"{step}.damaged"
+            while aside.exists():
+                number += 1
+                aside = self._path / f"{step}.damaged-{number}"
+            (self._path / str(step)).rename(aside)
+            _log.warning("checkpoint %d is set aside as %s", step, aside.name)
         self._manager.reload()
+
+
+class _Best:
+    """The rule that the checkpoint with the highest metric is kept, the first of equals."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Which of the checkpoints this rule keeps."""
+        del context
+        best = _best({info.step: _metric(self._folder / str(info.step)) for info in checkpoints})
+        return [info.step == best for info in checkpoints]
+
+
+def _best(metrics: Mapping[int, float | None]) -> int | None:
+    measured = {step: metric for step, metric in metrics.items() if metric is not None}
+    return max(measured, key=lambda step: measured[step]) if measured else None
+
+
+def _metric(checkpoint: pathlib.Path) -> float | None:
+    """The metric of a checkpoint; None if it was not measured.
+
+    Raises:
+      DamagedError: what is written there is no metric.
+    """
+    path = checkpoint / _METRIC
+    try:
+        if not path.exists():  # version 0.1.0 had it among the metadata
+            path = checkpoint / "metadata" / "metadata"
+        found = json.loads(path.read_bytes()).get("metric")
+        return None if found is None else float(found)
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise DamagedError(f"checkpoint {checkpoint.name} cannot be read: {one_line(error)}") from error
 
 
 @contextmanager
@@ -194,17 +262,19 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise WriteError(f"a checkpoint cannot be written: {_first_line(error)}") from error
+        raise WriteError(f"a checkpoint cannot be written: {one_line(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200]
+def _copies(tree: Any) -> dict[str, Any]:
+    """A pytree as one dict by path, of copies on their way: training may overwrite its own buffers meanwhile.
 
-
-def _flatten(tree: Any) -> dict[str, np.ndarray]:
-    """Copies a pytree into one dict by path: the training may overwrite its buffers while they are being written."""
+    Arrays on a device are copied there, after the step that computes them; nobody waits for that here.
+    """
     return {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.array(leaf)
+        jax.tree_util.keystr(path, simple=True, separator="."): (
+            # All devices have the same: the first one of this process is enough.
+            jax.device_put(leaf.addressable_data(0), may_alias=False) if isinstance(leaf, jax.Array) else np.array(leaf)
+        )
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
 

@@ -196,7 +196,9 @@ def _run(
             if last or step % max(1, plan.total_steps // _MASK_SNAPSHOTS) == 0:
                 watch.log_mask(step, _weights(config, state))
             if checkpoints is not None and (last or stop or evaluated or step % config.checkpoint.every_steps == 0):
-                checkpoints.save(step, state, config=to_json(config), metric=evaluated.get("knn_accuracy"))
+                checkpoints.save(step, state, config=to_json(config))
+                if "knn_accuracy" in evaluated:
+                    checkpoints.rate(step, evaluated["knn_accuracy"])
             if stop and not last:
                 if checkpoints is not None:
                     checkpoints.wait()  # the message below claims it

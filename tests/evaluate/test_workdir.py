@@ -50,7 +50,9 @@ def test_best_is_the_step_with_the_highest_accuracy(copy: pathlib.Path) -> None:
     shutil.rmtree(copy / "checkpoints")
     checkpoints = Checkpoints(copy / "checkpoints", keep_last=5, keep_every=None, keep_best=False)
     for step, metric in ((1, 0.3), (2, None), (3, 0.7), (4, 0.5)):
-        checkpoints.save(step, run.state, config="{}", metric=metric)
+        checkpoints.save(step, run.state, config="{}")
+        if metric is not None:
+            checkpoints.rate(step, metric)
     checkpoints.close()
     assert workdir.load_run(copy, step="best").step == 3
 

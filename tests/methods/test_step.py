@@ -48,7 +48,7 @@ def test_a_restored_run_goes_on_bit_for_bit(name, tmp_path):
     _, fresh, step = compiled(name, 1)
     halfway, _ = step(fresh, BATCH)
     checkpoints = Checkpoints(tmp_path, keep_last=1, keep_every=None, keep_best=False)
-    checkpoints.save(1, halfway, config="{}", metric=None)
+    checkpoints.save(1, halfway, config="{}")
     checkpoints.wait()
     restored = checkpoints.restore_latest(fresh).state
     checkpoints.close()
