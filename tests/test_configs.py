@@ -95,7 +95,13 @@ def stand_ins(tmp_path_factory):
     for name in PUBLIC:
         prepare_public(name, data_dir)
     prepare_tiny_imagenet(data_dir / "tiny-imagenet-200")
-    overrides = {name: {"data.dir": str(data_dir)} for name in (*PUBLIC, "tiny_imagenet", "confounded_shapes")}
+    for index in range(16):
+        path = data_dir / "pictures" / "ab"[index % 2] / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(np.random.default_rng(index).integers(0, 256, (50, 40, 3), np.uint8)).getvalue())
+    own = ("tiny_imagenet", "confounded_shapes", "image_folder")
+    overrides = {name: {"data.dir": str(data_dir)} for name in (*PUBLIC, *own)}
+    overrides["image_folder"]["data.options.path"] = str(data_dir / "pictures")
     overrides["tiny_imagenet"]["data.options.path"] = str(data_dir / "tiny-imagenet-200")
     overrides["confounded_shapes"] |= {"data.options.train_size": "16", "data.options.test_size": "8"}
     return overrides

@@ -19,7 +19,7 @@ def steps_per_epoch(size: int, batch_size: int) -> int:
       2
     """
     if not 1 <= batch_size <= size:
-        raise DataError(f"{batch_size=}; expected 1 to {size}, the number of examples")
+        raise DataError(f"{batch_size=}; expected 1 to {size}, the number of examples (config.train.batch_size)")
     return size // batch_size
 
 
