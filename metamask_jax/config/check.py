@@ -1,6 +1,7 @@
 """The check of a configuration's keys, types and values."""
 
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -53,7 +54,7 @@ def require_complete(config: ConfigDict) -> dict[str, Any]:
     if not isinstance(config, ConfigDict):
         raise ConfigError(f"config={shown(config)}; expected a ConfigDict such as default_config() gives")
     try:
-        _require_tree(config, default_config(), "")
+        _require_tree(config, _defaults(), "")
         found = flatten(config)
     except RecursionError as error:
         raise ConfigError("config is nested too deeply; expected the sections of default_config()") from error
@@ -64,6 +65,12 @@ def require_complete(config: ConfigDict) -> dict[str, Any]:
         else:
             require_known(key)
     return {key: value for key, value in found.items() if not key.startswith(FREE)}
+
+
+@cache
+def _defaults() -> ConfigDict:
+    """What values are compared with; to make it anew for every check would take longer than the check."""
+    return default_config()
 
 
 def _require_tree(node: ConfigDict, defaults: ConfigDict, prefix: str) -> None:
@@ -130,7 +137,7 @@ _RANGES = {
     "train.epochs": _whole(1, 10**6),
     "train.accumulate eval.batch_size method.queue_size method.negatives loss.chunk_size": _whole(1, _PICTURES),
     "method.bank_size": _whole(0, _PICTURES),
-    "method.predictor method.num_classes method.prototypes meta.num_classes": _whole(1, _UNITS),
+    "method.predictor method.num_classes method.prototypes meta.num_classes encoder.features": _whole(1, _UNITS),
     "data.image_size data.small_size": _whole(1, _SIDE),
     "data.views": _whole(1, 64),
     "data.small_views": _whole(0, 64),
@@ -146,7 +153,6 @@ _RANGES = {
         lambda x: _SMALL <= x <= _LARGE, f"a number > 0, from {_SMALL} to {_LARGE}"
     ),
     "meta.labels": _Range(lambda x: 0 < x <= _PICTURES, f"a share in (0, 1], or a number of images up to {_PICTURES}"),
-    "meta.labels": _Range(lambda x: 0 < x <= _PICTURES, f"a share in (0, 1], or a number up to {_PICTURES}"),
     "data.crop_split": _Range(lambda x: 0.05 < x < 1, "a number in (0.05, 1)"),
     "method.bank_start method.freeze_epochs method.concentration loss.alpha loss.off_diagonal_weight "
     "mask.learning_rate mask.weight_decay meta.learning_rate meta.head_learning_rate optimizer.learning_rate "

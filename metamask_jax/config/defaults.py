@@ -19,6 +19,9 @@ def default_config() -> ConfigDict:
             "steps": placeholder(int),  # overrides epochs
             "seed": 0,  # of everything random
             "dtype": "float32",  # of the network's computation; parameters and losses stay float32
+            # Of the products of float32 numbers on accelerators: "default" rounds them to bfloat16 on TPUs and to TF32
+            # on many GPUs, "high" takes three times and "highest" six times the products on TPUs. CPUs do not round.
+            "precision": "default",
             "accumulate": 1,  # micro-batches per step, each with its own losses and trial step; gradients are averaged
             "remat": False,  # recompute the activations inside the encoder's blocks in the backward pass to save memory
             "kernels": "auto",  # which convolutions a CPU uses: "native" are ours, "xla" XLA's, "auto" the faster ones
@@ -144,6 +147,7 @@ def default_config() -> ConfigDict:
             "masked": True,  # on features times mask
             "batch_size": 256,
             "size": placeholder(int),  # only the first so many images of either split; None: all
+            "dtype": placeholder(str),  # of the encoder's computation; None: train.dtype
         }
     )
     config.guard = ConfigDict(

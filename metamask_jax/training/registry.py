@@ -97,6 +97,7 @@ def validate(config: ConfigDict, registry: Registry | None = None) -> ConfigDict
             "encoder.name": registry.encoders,
             "encoder.init": (None, *INITIALIZERS),
             "encoder.stem": STEMS,
+            "eval.dtype": (None, "float32", "bfloat16"),
             "method.name": registry.methods,
             "mask.activation": ACTIVATIONS,
             "mask.schedule": registry.schedules,
@@ -109,6 +110,7 @@ def validate(config: ConfigDict, registry: Registry | None = None) -> ConfigDict
             "optimizer.name": registry.optimizers,
             "optimizer.schedule": registry.schedules,
             "train.dtype": ("float32", "bfloat16"),
+            "train.precision": ("default", "high", "highest"),
             "train.kernels": ("auto", "native", "xla"),
         },
     )
@@ -145,6 +147,11 @@ def _with_method(config: ConfigDict, registry: Registry) -> ConfigDict:
             f"for config.method.name={config.method.name!r}, whose encoders see {recipe.color_space} channels"
         )
     _require_encoder(config, recipe, registry)
+    if recipe.color_space == "lab" and config.encoder.features is not None:
+        raise ConfigError(
+            f"config.encoder.features={config.encoder.features}; expected None for config.method.name="
+            f"{config.method.name!r}, whose two encoders have a half of the features each"
+        )
     recipe.check(config)
     return config
 
