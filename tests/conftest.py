@@ -21,7 +21,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import pytest
@@ -32,3 +32,18 @@ def x64() -> Iterator[None]:
     """Runs a test in double precision, where an exactness claim can be told from rounding."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def cases(record_property) -> Iterator[Callable[[int], None]]:
+    """Counts the bad inputs that a test tries; the last lines of a test run say how many there were."""
+    counted: list[int] = []
+    yield counted.append
+    record_property("cases", sum(counted))
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    reports = (report for report in terminalreporter.getreports("") if getattr(report, "when", None) == "teardown")
+    tried = sum(dict(report.user_properties).get("cases", 0) for report in reports)
+    if tried:
+        terminalreporter.write_line(f"{tried} bad inputs were tried")

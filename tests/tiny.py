@@ -27,6 +27,7 @@ class TinyEncoder(nn.Module):
     axis_name: str | None
     remat: bool
     features: int = 12
+    smallest: int = 8  # pixels: the pool's window
     activation: Callable[[jax.Array], jax.Array] = nn.relu
 
     @nn.compact

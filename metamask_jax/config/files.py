@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from metamask_jax.config.check import require_complete
 from metamask_jax.config.defaults import default_config
-from metamask_jax.config.keys import flatten, set_key
+from metamask_jax.config.keys import flatten, require_known, set_key
 from metamask_jax.errors import ConfigError, one_line, shown
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
@@ -103,6 +103,9 @@ def from_json(text: str | bytes) -> ConfigDict:
     if keys is None:
         raise ConfigError(f"it holds {shown(found)}; expected an object with the sections of a configuration")
     config = default_config()
+    for section in found:
+        if section not in config:  # refused even if it is empty
+            require_known(section)
     for key, value in keys.items():
         set_key(config, key, tuple(value) if isinstance(value, list) else value)
     return config

@@ -101,7 +101,7 @@ def set_key(config: ConfigDict, key: str, value: Any) -> None:
 def require_option(key: str) -> str:
     """The name of a dataset's option, such as `path` of `data.options.path`; refuses what is no name."""
     name = key.removeprefix(FREE)
-    if not name.isidentifier():
+    if not name.isidentifier() or len(name) > _LONGEST:
         raise ConfigError(f"config.{shown(key)[1:-1]} is unknown; expected config.{FREE}NAME, NAME an option's name")
     return name
 

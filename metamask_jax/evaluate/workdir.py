@@ -106,7 +106,7 @@ def read_config(workdir: pathlib.Path, registry: Registry | None = None) -> Conf
     if not path.is_file():
         raise ConfigError(f"--workdir {workdir} has no config.json; expected a folder that run_pretrain.py has written")
     try:
-        return validate(from_json(path.read_text()), registry)
+        return validate(from_json(path.read_bytes()), registry)
     except (ValueError, OSError, AttributeError) as error:  # no JSON, no object, or a key of another version
         raise ConfigError(f"--workdir {workdir}: config.json cannot be used, {error}") from error
 
