@@ -28,15 +28,16 @@ def refused(code, capsys):
 
 def test_every_command_has_an_entry_point():
     files = {path.stem for path in (ROOT / "metamask_jax" / "cli").glob("*.py")} - {"__init__", "common", "quickstart"}
-    assert {f"metamask-{name}": f"metamask_jax.cli.{name}:main" for name in files} == ENTRY_POINTS
+    assert {f"metamask-{name.replace('_', '-')}": f"metamask_jax.cli.{name}:main" for name in files} == ENTRY_POINTS
 
 
 @pytest.mark.parametrize("entry_point", ENTRY_POINTS.values())
 def test_an_unknown_flag_is_one_sentence_and_exit_code_2(entry_point, capsys):
     module, _, name = entry_point.partition(":")
     main = getattr(importlib.import_module(module), name)
-    positional = {"metamask_jax.cli.prepare": ["x"], "metamask_jax.cli.experiments": ["list"]}.get(module, [])
-    required = [] if module.endswith(("pretrain", "preview", "experiments")) else ["--workdir=x"]
+    positional = {"prepare": ["x"], "experiments": ["list"], "compile_for": ["v5e:2x4"]}
+    positional = positional.get(module.removeprefix("metamask_jax.cli."), [])
+    required = [] if module.endswith(("pretrain", "preview", "experiments", "compile_for")) else ["--workdir=x"]
     required = ["--data-dir=x"] if module.endswith("prepare") else required
     required += ["--out=x"] if module.endswith("export") else []
     message = refused(main([*positional, *required, "--bogus"]), capsys)

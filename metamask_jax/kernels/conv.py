@@ -59,7 +59,14 @@ def conv2d(x: jax.Array, w: jax.Array, *, strides: Sequence[int], padding: str |
         raise TypeError(f"x.dtype={x.dtype}, w.dtype={w.dtype}; expected one floating-point dtype for both")
     if x.ndim != 4 or w.ndim != 4 or x.shape[3] != w.shape[2]:
         raise ValueError(f"x.shape={x.shape}, w.shape={w.shape}; expected [n, h, w, c] and [kh, kw, c, out]")
-    geometry = Geometry.make(image=x.shape[1:3], window=w.shape[:2], strides=strides, padding=padding)
+    geometry = Geometry.make(
+        image=x.shape[1:3],
+        window=w.shape[:2],
+        strides=strides,
+        padding=padding,
+        # Kept with the operation: by the time it is lowered, the `with` around this call is over.
+        precision=jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
+    )
     return conv_p.bind(x, w, geometry=geometry)
 
 

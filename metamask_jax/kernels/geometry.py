@@ -14,12 +14,14 @@ class Geometry(NamedTuple):
       window: height and width of the kernel.
       strides: vertical and horizontal step.
       padding: the zeros `(low, high)` before and after each spatial axis.
+      precision: of the products, as `jax.default_matmul_precision` names it; None: the platform's own.
     """
 
     image: tuple[int, int]
     window: tuple[int, int]
     strides: tuple[int, int]
     padding: tuple[tuple[int, int], tuple[int, int]]
+    precision: str | None = None
 
     @property
     def output(self) -> tuple[int, int]:
@@ -49,6 +51,7 @@ class Geometry(NamedTuple):
         window: Sequence[int],
         strides: Sequence[int],
         padding: str | Sequence[Sequence[int]],
+        precision: str | None = None,
     ) -> "Geometry":
         """Resolves a named padding and checks that all numbers fit each other.
 
@@ -69,6 +72,7 @@ class Geometry(NamedTuple):
             window=(window[0], window[1]),
             strides=(strides[0], strides[1]),
             padding=((top, bottom), (left, right)),
+            precision=precision,
         )
         if min(geometry.output) < 1:
             raise ValueError(f"window={geometry.window} is larger than the padded image {geometry.image}")

@@ -10,7 +10,9 @@ _LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 def conv(x: jax.Array, w: jax.Array, *, geometry: Geometry) -> jax.Array:
     """Convolves `x` `[n, h, w, in]` with `w` `[kh, kw, in, out]` into `[n, oh, ow, out]`."""
-    return lax.conv_general_dilated(x, w, geometry.strides, geometry.padding, dimension_numbers=_LAYOUT)
+    return lax.conv_general_dilated(
+        x, w, geometry.strides, geometry.padding, dimension_numbers=_LAYOUT, precision=geometry.precision
+    )
 
 
 def conv_dx(dy: jax.Array, w: jax.Array, *, geometry: Geometry) -> jax.Array:

@@ -1,7 +1,7 @@
 """Devices and processes: the only file that knows how many there are."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -41,9 +41,9 @@ def is_main() -> bool:
     return jax.process_index() == 0
 
 
-def check_batch_size(batch_size: int, accumulate: int) -> None:
-    """Refuses a global batch that the devices and micro-batches cannot share equally."""
-    parts = jax.device_count() * accumulate
+def check_batch_size(batch_size: int, accumulate: int, *, devices: int | None = None) -> None:
+    """Refuses a global batch that the devices (None: all there are) and micro-batches cannot share equally."""
+    parts = (devices or jax.device_count()) * accumulate
     if batch_size % parts:
         raise ConfigError(
             f"config.train.batch_size={batch_size}; expected a multiple of {parts}, the number of devices"
@@ -51,13 +51,13 @@ def check_batch_size(batch_size: int, accumulate: int) -> None:
         )
 
 
-def parallelize(step: Step) -> Step:
-    """Runs a step, built with `axis_name=AXIS`, on all devices of all processes.
+def parallelize(step: Step, devices: Sequence[jax.Device] | None = None) -> Any:
+    """Runs a step, built with `axis_name=AXIS`, on the given devices, or on all of all processes.
 
     State and metrics are equal everywhere and stay unreplicated: one copy goes in, one comes out. The state's buffers
     are reused for the new state.
     """
-    return jax.pmap(step, axis_name=AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
+    return jax.pmap(step, axis_name=AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0, devices=devices)
 
 
 def to_devices(array: np.ndarray) -> jax.Array:

@@ -83,7 +83,8 @@ def make_train_step(
             samples = Pair(sample(state.previous, batch.previous), sample(state, batch.present))
         else:
             samples = sample(state, batch)
-        learned, metrics = learner.update(_to_learner(state), samples)
+        with jax.default_matmul_precision(config.train.precision):
+            learned, metrics = learner.update(_to_learner(state), samples)
         rate = schedules["optimizer"](state.step)
         return _from_learner(learned, state.seed), metrics | {"learning_rate": rate}
 
