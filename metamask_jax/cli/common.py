@@ -13,6 +13,7 @@ from metamask_jax.config import config_names
 from metamask_jax.errors import CheckpointError, ConfigError, DataError, Interrupted, TrainingError
 
 OVERRIDES = "Any configuration key can be set by --config.KEY=VALUE, such as --config.train.seed=1."
+PROGRAMS = "~/.cache/metamask_jax"  # where compiled programs are kept
 _OVERRIDE = "--config."
 
 
@@ -112,7 +113,7 @@ def keep_compiled_programs() -> None:
     from metamask_jax.kernels.programs import keep_programs
 
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        keep_programs("~/.cache/metamask_jax")
+        keep_programs(PROGRAMS)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 

@@ -58,6 +58,15 @@ def read_sealed(path: Path) -> bytes | None:
     return None
 
 
+def is_whole(path: Path) -> bool:
+    """Whether a file is what `write_sealed` wrote under its name; unlike `read_sealed`, it leaves a damaged one."""
+    try:
+        stored = path.read_bytes()
+    except OSError:
+        return False
+    return stored[:_DIGEST_BYTES] == _digest(path, stored[_DIGEST_BYTES:])
+
+
 def write_sealed(path: Path, content: bytes) -> None:
     """Writes a file that only `read_sealed` of the same name reads.
 
