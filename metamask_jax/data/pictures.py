@@ -1,7 +1,7 @@
 """Encoded pictures to uint8 arrays, on the host."""
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # Pillow is imported where a picture is decoded: a cached set
 
 Box = tuple[float, float, float, float]  # left, upper, right and lower edge in pixels
 
+_MARGIN = 3  # resized pixels beyond a crop that its own can depend on: a bicubic filter ends after two
 _TRIES = 10  # a random crop that does not fit is drawn again this often
 
 
@@ -36,6 +37,43 @@ def crop(picture: "Image.Image", box: Box, image_size: int) -> np.ndarray:
     from PIL import Image
 
     return np.asarray(picture.resize((image_size, image_size), Image.Resampling.BICUBIC, box=box))
+
+
+class CentreView(NamedTuple):
+    """The middle of a picture after resizing its shortest side; a picture of the right size is left as it is.
+
+    Attributes:
+      image_size: height and width of what comes out.
+      shortest: length of the shortest side after resizing.
+      interpolation: `bilinear` or `bicubic`, antialiased.
+    """
+
+    image_size: int
+    shortest: int
+    interpolation: str
+
+
+def centre_view(picture: "Image.Image", view: CentreView) -> np.ndarray:
+    """Returns the middle of a resized picture, uint8 [image_size, image_size, 3].
+
+    The device's own centre crop (`augment.CenterCrop`) but for the rounding to bytes, without resizing what is far from
+    the middle.
+    """
+    from PIL import Image
+
+    size, least = view.image_size, min(picture.size)
+    if picture.size == (size, size):
+        return np.asarray(picture)
+    spans = []  # of both axes: the part that is resized, in pixels before and after, and where the crop is in it
+    for length in picture.size:
+        resized = view.shortest * length // least
+        skip = (resized - size) // 2
+        first, last = max(0, skip - _MARGIN), min(resized, skip + size + _MARGIN)
+        spans.append((first * length / resized, min(last * length / resized, length), last - first, skip - first))
+    (left, right, width, x), (upper, lower, height, y) = spans
+    method = Image.Resampling[view.interpolation.upper()]
+    resized_part = picture.resize((width, height), method, box=(left, upper, right, lower))
+    return np.asarray(resized_part)[y : y + size, x : x + size]
 
 
 def centre_box(size: tuple[int, int], share: float) -> Box:

@@ -44,9 +44,10 @@ class Streaming:
     processes: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("image_size", 1), ("views", 0), ("threads", 1), ("processes", 0)):
-            if (value := getattr(self, name)) < least:
-                raise DataError(f"{name}={value}; expected at least {least}")
+        bounds = {"image_size": (1, 8192), "views": (0, 64), "threads": (1, 1024), "processes": (0, 1024)}
+        for name, (least, most) in bounds.items():
+            if not least <= (value := getattr(self, name)) <= most:
+                raise DataError(f"{name}={value}; expected {least} to {most} (config.data.options.{name})")
         if not 0 < self.centre <= 1:
             raise DataError(f"centre={self.centre}; expected more than 0 and at most 1")
         if not 0 < self.area[0] <= self.area[1] <= 1:
@@ -71,6 +72,7 @@ class StreamSource:
       streaming: how the pictures are brought to one size.
       rows: which records are used, int [size]; None for the first ones.
       label_file: where the labels of all records are kept once they are read; None to read them each time.
+      view: how `gather` brings pictures to one size, instead of as `streaming` says; of evaluation.
     """
 
     name: str
@@ -84,12 +86,13 @@ class StreamSource:
     factors: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     rows: np.ndarray | None = None
     label_file: pathlib.Path | None = None
+    view: pictures.CentreView | None = None
 
     def __len__(self) -> int:
         return self.size
 
     def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Decodes pictures and resizes their centred squares.
+        """Decodes pictures and resizes their centred squares, or shows them as `view` says.
 
         Args:
           indices: which pictures, int [batch].
@@ -98,6 +101,8 @@ class StreamSource:
           Images uint8 [batch, image_size, image_size, 3] and labels int32 [batch].
         """
         decoded, labels = self._decode(indices)
+        if self.view is not None:
+            return np.stack([pictures.centre_view(picture, self.view) for picture in decoded]), labels
         boxes = [pictures.centre_box(picture.size, self.streaming.centre) for picture in decoded]
         images = [pictures.crop(p, box, self.streaming.image_size) for p, box in zip(decoded, boxes, strict=True)]
         return np.stack(images), labels

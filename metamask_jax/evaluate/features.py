@@ -1,29 +1,64 @@
 """Features of pictures from a frozen encoder."""
 
-from collections.abc import Sequence
-from typing import Protocol
+import collections
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from metamask_jax.augment import PRESETS, Augmentation, ViewSpec, color_space, example_keys, make_augmentation
+from metamask_jax.augment import (
+    PRESETS,
+    Augmentation,
+    CenterCrop,
+    ViewSpec,
+    color_space,
+    example_keys,
+    make_augmentation,
+)
 from metamask_jax.core.types import PyTree
+from metamask_jax.data.loader import prefetch
+from metamask_jax.data.pictures import CentreView
 from metamask_jax.data.sources import Source
+from metamask_jax.data.streams import StreamSource, map_steps
+from metamask_jax.training.distributed import AXIS, gather_rows, own_rows
 from metamask_jax.training.registry import Registry, registry_of
 from metamask_jax.training.state import build_encoder
 
-# Images that go through the encoder at once. A fixed number, because the order of a compiled program's additions, and
-# so the last bit of a feature, depends on it: batch size and devices only say how many such blocks are on their way.
+# Images that go through the encoder at once on a CPU, whose caches hold no more. A fixed number, because the order of a
+# compiled program's additions, and so the last bit of a feature, depends on it. Accelerators take their whole share.
 BLOCK = 32
 
-_CHUNK = 4096  # images read from a source at a time
+_AHEAD = 2  # batches prepared, and batches computed, before the features of the first are asked for
+
+Allocate = Callable[[tuple[int, int], type], np.ndarray]
 
 
-class Extractor(Protocol):
-    """What `make_extractor` returns."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Extractor:
+    """Gives the encoder's features of images; `make_extractor` builds it.
+
+    Attributes:
+      dim: length of a representation.
+      batch_size: images on their way at a time, over all devices.
+      image_size: side of what the encoder sees.
+      view: what is done to the images first.
+      mesh: of the devices.
+      run: the compiled function of parameters, statistics, a batch, the draw and the images' positions.
+    """
+
+    dim: int
+    batch_size: int
+    image_size: int
+    view: ViewSpec | Augmentation
+    mesh: Mesh
+    run: Callable[..., jax.Array]
 
     def __call__(
         self, params: PyTree, batch_stats: PyTree, images: np.ndarray, *, draw: int = 0, start: int = 0
@@ -37,13 +72,60 @@ class Extractor(Protocol):
           draw: which random views, if the extractor's are random.
           start: position of the first image in its set; a random view is a function of seed, draw and position.
         """
-        ...
+        if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
+            raise ValueError(f"images {images.dtype} {images.shape}; expected uint8 (size, height, width, 3)")
+        batches = (images[first : first + self.batch_size] for first in range(0, len(images), self.batch_size))
+        out = np.empty((len(images), self.dim), np.float32)
+        self.stream(params, batch_stats, batches, draw=draw, start=start, out=out)
+        return out
+
+    def stream(
+        self,
+        params: PyTree,
+        batch_stats: PyTree,
+        batches: Iterator[np.ndarray],
+        *,
+        draw: int,
+        start: int,
+        out: np.ndarray,
+    ) -> None:
+        """Fills `out` [size, dim] with the features of batches of `batch_size` images, of which the last may be short.
+
+        The host prepares the next batches while the devices compute. The other arguments are those of a call.
+        """
+        # By way of the host: what is spread over the devices of several processes cannot be copied directly.
+        encoder = jax.device_put(
+            jax.device_get((params["encoder"], batch_stats["encoder"])), NamedSharding(self.mesh, PartitionSpec())
+        )
+        running: collections.deque[tuple[int, int, jax.Array]] = collections.deque()
+
+        def finish() -> None:
+            first, count, features = running.popleft()
+            out[first : first + count] = np.asarray(features)[:count]
+
+        first = 0
+        with contextlib.closing(prefetch(batches, depth=_AHEAD, transfer=self._to_devices)) as ready:
+            for count, images in ready:
+                positions = np.arange(start + first, start + first + self.batch_size, dtype=np.int32)
+                running.append((first, count, self.run(*encoder, images, np.int32(draw), positions)))
+                first += count
+                if len(running) > _AHEAD:
+                    finish()
+        while running:
+            finish()
+
+    def _to_devices(self, images: np.ndarray) -> tuple[int, jax.Array]:
+        """The number of images, and the batch on its devices, padded to its full size."""
+        padded = np.zeros((self.batch_size, *images.shape[1:]), np.uint8)
+        padded[: len(images)] = images
+        return len(images), jax.device_put(padded, NamedSharding(self.mesh, PartitionSpec(AXIS)))
 
 
 def eval_view(config: ConfigDict, registry: Registry | None = None) -> ViewSpec:
     """How an encoder of this configuration sees pictures: resized, cropped in the middle, normalised.
 
-    An encoder trained on Lab channels is shown Lab channels.
+    An encoder trained on Lab channels is shown Lab channels. This is the one definition for features, probes and
+    exported files; pictures of many sizes are resized and cropped on the host, all others on the device.
     """
     registry = registry or registry_of(config)
     size = config.data.image_size
@@ -71,51 +153,52 @@ def make_extractor(
       devices: devices of this process; None for all of them.
       registry: what the configuration's names stand for; None is ours and `config.plugins`.
     """
-    devices = jax.local_devices() if devices is None else list(devices)
-    blocks = max(2, -(-config.eval.batch_size // (BLOCK * len(devices))))  # a loop of one would be compiled differently
-    batch_size = BLOCK * blocks * len(devices)
-    encoder = build_encoder(config, axis_name=None, registry=registry)
+    mesh = Mesh(np.array(jax.local_devices() if devices is None else devices), (AXIS,))
+    share = -(-config.eval.batch_size // mesh.size)
+    block = share
+    if mesh.devices.flat[0].platform == "cpu":
+        block = BLOCK
+        share = BLOCK * max(2, -(-share // BLOCK))  # a loop of one would be compiled differently
+    encoder = build_encoder(evaluated_in(config), axis_name=None, registry=registry)
     view = view or eval_view(config, registry)
-    if isinstance(view, ViewSpec):
-        view = make_augmentation((view,), image_size=config.data.image_size, views=1)
-    augment: Augmentation = view
+    augment: Augmentation = (
+        make_augmentation((view,), image_size=config.data.image_size, views=1) if isinstance(view, ViewSpec) else view
+    )
 
     def apply(
         params: PyTree, batch_stats: PyTree, images: jax.Array, draw: jax.Array, positions: jax.Array
     ) -> jax.Array:
-        def block(images_and_positions: tuple[jax.Array, jax.Array]) -> jax.Array:
+        def features(images_and_positions: tuple[jax.Array, jax.Array]) -> jax.Array:
             images, positions = images_and_positions
-            variables = {"params": params, "batch_stats": batch_stats}
-            return jnp.asarray(
-                encoder.apply(variables, augment(images, example_keys(seed, draw, positions))[0], train=False)
-            )
+            seen = augment(images, example_keys(seed, draw, positions))[0]
+            return jnp.asarray(encoder.apply({"params": params, "batch_stats": batch_stats}, seen, train=False))
 
-        return lax.map(block, (images, positions))
+        if block == share:
+            return features((images, positions))
+        blocks = jax.tree.map(lambda x: x.reshape(-1, block, *x.shape[1:]), (images, positions))
+        return lax.map(features, blocks).reshape(share, -1)
 
-    mapped = jax.pmap(apply, in_axes=(None, None, 0, None, 0), devices=devices)
+    split, whole = PartitionSpec(AXIS), PartitionSpec()
+    mapped = jax.shard_map(
+        apply, mesh=mesh, in_specs=(whole, whole, split, whole, split), out_specs=split, check_vma=False
+    )
+    return Extractor(
+        dim=encoder.features,
+        batch_size=share * mesh.size,
+        image_size=config.data.image_size,
+        view=view,
+        mesh=mesh,
+        run=jax.jit(mapped),
+    )
 
-    def extract(
-        params: PyTree, batch_stats: PyTree, images: np.ndarray, *, draw: int = 0, start: int = 0
-    ) -> np.ndarray:
-        if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
-            raise ValueError(f"images {images.dtype} {images.shape}; expected uint8 (size, height, width, 3)")
-        h = np.empty((len(images), encoder.features), np.float32)
-        batch = np.zeros((batch_size, *images.shape[1:]), np.uint8)
-        for first in range(0, len(images), batch_size):
-            part = images[first : first + batch_size]
-            batch[: len(part)] = part
-            positions = np.arange(start + first, start + first + batch_size, dtype=np.int32)
-            features = mapped(
-                params["encoder"],
-                batch_stats["encoder"],
-                batch.reshape(len(devices), blocks, BLOCK, *images.shape[1:]),
-                np.int32(draw),
-                positions.reshape(len(devices), blocks, BLOCK),
-            )
-            h[first : first + len(part)] = np.asarray(features).reshape(batch_size, -1)[: len(part)]
-        return h
 
-    return extract
+def evaluated_in(config: ConfigDict) -> ConfigDict:
+    """The configuration with the encoder computing as in evaluation: in `eval.dtype`, if there is one."""
+    if config.eval.dtype is None:
+        return config
+    config = config.copy_and_resolve_references()
+    config.train.dtype = config.eval.dtype
+    return config
 
 
 def extract_source(
@@ -126,15 +209,54 @@ def extract_source(
     *,
     rows: np.ndarray | None = None,
     draw: int = 0,
+    allocate: Allocate = np.empty,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Features float32 [size, dim] and labels int32 [size] of a source, or of some of its rows int [size].
 
-    The other arguments are those of an `Extractor`.
+    Several processes share the work: each goes through its part of the rows, and all get the features of all. So all of
+    them have to call this. The other arguments are those of an `Extractor`.
+
+    Args:
+      extract: of `make_extractor`.
+      params: of a `TrainState`.
+      batch_stats: likewise.
+      source: the pictures.
+      rows: which of them; None for all.
+      draw: which random views.
+      allocate: makes the array for the features, such as one on disk; in a run of several processes it is not asked.
     """
     rows = np.arange(len(source)) if rows is None else rows
-    features, labels = [], []
-    for start in range(0, len(rows), _CHUNK):
-        images, chunk_labels = source.gather(rows[start : start + _CHUNK])
-        features.append(extract(params, batch_stats, images, draw=draw, start=start))
-        labels.append(chunk_labels)
-    return np.concatenate(features), np.concatenate(labels)
+    own = own_rows(len(rows))
+    labels: list[np.ndarray] = [np.empty(0, np.int32)]
+
+    def images() -> Iterator[np.ndarray]:
+        for batch, batch_labels in _batches(_as_seen(source, extract), rows[own], extract.batch_size):
+            labels.append(batch_labels)
+            yield batch
+
+    make = allocate if jax.process_count() == 1 else np.empty
+    out = make((own.stop - own.start, extract.dim), np.float32)
+    extract.stream(params, batch_stats, images(), draw=draw, start=own.start, out=out)
+    return gather_rows(out, len(rows)), gather_rows(np.concatenate(labels), len(rows))
+
+
+def _as_seen(source: Source, extract: Extractor) -> Source:
+    """A source of pictures of many sizes as evaluation sees them; any other as it is."""
+    view = extract.view
+    if not isinstance(source, StreamSource) or not isinstance(view, ViewSpec) or not isinstance(view.crop, CenterCrop):
+        return source
+    seen = CentreView(extract.image_size, view.crop.shortest, view.interpolation)
+    return dataclasses.replace(source, view=seen)
+
+
+def _batches(source: Source, rows: np.ndarray, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Images and labels of the rows, batch by batch; pictures that must be decoded are worked on in parallel."""
+    make = partial(_batch, source=source, rows=rows, batch_size=batch_size)
+    count = -(-len(rows) // batch_size)
+    if isinstance(source, StreamSource) and count:
+        return map_steps(make, start=0, stop=count, streaming=source.streaming)
+    return map(make, range(count))
+
+
+def _batch(index: int, *, source: Source, rows: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    return source.gather(rows[index * batch_size : (index + 1) * batch_size])

@@ -9,12 +9,12 @@ import numpy as np
 
 from metamask_jax.augment import RandomResizedCrop, ViewSpec
 from metamask_jax.data.sources import Source
+from metamask_jax.data.subsets import stratified_subset
 from metamask_jax.evaluate.features import eval_view, extract_source, make_extractor
 from metamask_jax.evaluate.finetune import finetune
 from metamask_jax.evaluate.knn import knn_scores
 from metamask_jax.evaluate.minibatch_probe import TrainedProbe, minibatch_probes
 from metamask_jax.evaluate.probe import linear_probe
-from metamask_jax.data.subsets import stratified_subset
 from metamask_jax.evaluate.workdir import Run
 
 

@@ -91,3 +91,22 @@ def from_main(make: Callable[[], Any], like: Any) -> Any:
     if jax.process_count() == 1:
         return make()
     return multihost_utils.broadcast_one_to_all(make() if is_main() else like)
+
+
+def own_rows(count: int) -> slice:
+    """This process's part of `count` rows; parts follow each other, and differ by one row at most."""
+    processes, index = jax.process_count(), jax.process_index()
+    return slice(count * index // processes, count * (index + 1) // processes)
+
+
+def gather_rows(own: np.ndarray, count: int) -> np.ndarray:
+    """The rows [count, ...] of all processes from each one's own, which `own_rows` has told; all call this."""
+    processes = jax.process_count()
+    if processes == 1:
+        return own
+    longest = -(-count // processes)
+    padded = np.zeros((longest, *own.shape[1:]), own.dtype)
+    padded[: len(own)] = own
+    parts = multihost_utils.process_allgather(padded)  # [processes, longest, ...]
+    sizes = [count * (i + 1) // processes - count * i // processes for i in range(processes)]
+    return np.concatenate([part[:size] for part, size in zip(parts, sizes, strict=True)])
