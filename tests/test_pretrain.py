@@ -1,5 +1,6 @@
 """Whole runs: what they leave behind, and that an interruption leaves no trace in it."""
 
+import contextlib
 import functools
 import json
 import os
@@ -19,7 +20,7 @@ from metamask_jax.errors import ConfigError, Interrupted, TrainingError
 from metamask_jax.evaluate.online import pretrain
 from metamask_jax.training import distributed as parallel
 from metamask_jax.training import loop as train
-from metamask_jax.training import step as train_step
+from metamask_jax.training import sampling
 from metamask_jax.training.checkpoint import Checkpoints
 from metamask_jax.training.optimizers import SCHEDULES
 from metamask_jax.training.state import init_state
@@ -41,7 +42,7 @@ def _one_program_for_each_configuration():
     make_train_step, made = train.make_train_step, {}
 
     def make_once(config, **how):
-        key = (to_json(config), *how.values())
+        key = (to_json(config), *(value for name, value in how.items() if name != "registry"))
         if key not in made:
             made[key] = make_train_step(config, **how)
         return made[key]
@@ -109,8 +110,8 @@ def test_interrupted_and_resumed_is_bit_identical(finished, tmp_path, monkeypatc
     workdir, config, _ = finished
 
     class Impatient(train.Watch):
-        def log(self, step, metrics):
-            super().log(step, metrics)
+        def log(self, step, metrics, **when):
+            super().log(step, metrics, **when)
             if step == 5:
                 os.kill(os.getpid(), signal.SIGTERM)
 
@@ -149,16 +150,18 @@ def test_a_batch_the_devices_cannot_share_is_refused(data_dir, tmp_path):
 
 def test_a_workdir_that_cannot_be_written_is_refused(data_dir, tmp_path, monkeypatch):
     """A folder of somebody else's: root may write everywhere, so it steps down to another user for the attempt."""
-    claim, user = train._claim, os.geteuid()
+    claim, user = train.claimed_workdir, os.geteuid()
 
-    def claim_as_nobody(*args):
+    @contextlib.contextmanager
+    def claim_as_nobody(*args, **how):
         os.seteuid(65534 if user == 0 else user)
         try:
-            claim(*args)
+            with claim(*args, **how) as lock:
+                yield lock
         finally:
             os.seteuid(user)
 
-    monkeypatch.setattr(train, "_claim", claim_as_nobody)
+    monkeypatch.setattr(train, "claimed_workdir", claim_as_nobody)
     (tmp_path / "readonly").mkdir(mode=0o555)
     with pytest.raises(ConfigError, match=r"readonly; expected a folder that can be written, but: .*Permission denied"):
         pretrain(config_for(data_dir), tmp_path / "readonly")
@@ -171,8 +174,8 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(finished, tmp_path, monkeyp
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     class Full(train.Watch):
-        def log(self, step, metrics):
-            super().log(step, metrics)
+        def log(self, step, metrics, **when):
+            super().log(step, metrics, **when)
             if step == 7:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (64, limit[1]))
 
@@ -220,9 +223,9 @@ def test_one_nan_is_skipped_and_counted_and_training_goes_on(data_dir, tmp_path,
 
 
 def test_endless_nan_stops_with_advice(data_dir, tmp_path, monkeypatch):
-    augment = train_step.make_augmentation
+    augment = sampling.make_augmentation
     monkeypatch.setattr(
-        train_step,
+        sampling,
         "make_augmentation",
         lambda *args, **kwargs: lambda images, keys: augment(*args, **kwargs)(images, keys) * float("nan"),
     )

@@ -33,6 +33,7 @@ def pretrain(
     workdir: str | os.PathLike[str],
     *,
     accept_changes: bool = False,
+    restart: bool = False,
     registry: Registry | None = None,
 ) -> dict[str, Any]:
     """Trains in a working directory, or goes on where it left off: `training.loop.train` with kNN and a report.
@@ -42,6 +43,7 @@ def pretrain(
       workdir: holds everything the run writes. If it holds checkpoints of this run already, training goes on from the
         newest whole one exactly as if it had never stopped.
       accept_changes: go on even though the configuration is not the one the run was started with.
+      restart: begin anew; what is in the working directory is kept in a folder there.
       registry: what the configuration's names stand for; None is ours and `config.plugins`.
 
     Returns:
@@ -49,7 +51,12 @@ def pretrain(
     """
     workdir = pathlib.Path(workdir)
     result = loop.train(
-        config, workdir, accept_changes=accept_changes, registry=registry, make_evaluator=OnlineEvaluator
+        config,
+        workdir,
+        accept_changes=accept_changes,
+        restart=restart,
+        registry=registry,
+        make_evaluator=OnlineEvaluator,
     )
     if jax.process_index() == 0:
         from metamask_jax.reporting.report import write_report  # matplotlib is heavy

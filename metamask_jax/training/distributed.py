@@ -1,8 +1,7 @@
-"""Devices and processes: the only file that knows how many there are."""
+"""Devices: how a step and its batches are spread over all there are."""
 
-import os
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,30 +9,10 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from metamask_jax.errors import ConfigError
+from metamask_jax.training.processes import exchange
 from metamask_jax.training.step import Step
 
-T = TypeVar("T")
 AXIS = "batch"
-_CLUSTERS = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")  # launchers whose environment jax.distributed reads by itself
-
-
-def join_processes(*, coordinator: str | None, process_count: int | None, process_index: int | None) -> None:
-    """Connects the processes of a run, before anything else touches JAX.
-
-    Args:
-      coordinator: `host:port` of process 0, together with the next two; None asks the launcher's environment (SLURM,
-        Open MPI, TPU pods), and is a run of one process if there is none.
-      process_count: how many processes take part.
-      process_index: which of them this is.
-    """
-    given = [value is not None for value in (coordinator, process_count, process_index)]
-    if any(given) and not all(given):
-        raise ConfigError("--coordinator, --processes and --process belong together; expected all three or none")
-    several_tasks = any(int(os.environ.get(name, "1")) > 1 for name in _CLUSTERS)
-    tpu_pod = len(os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1
-    if all(given) or several_tasks or tpu_pod:
-        # A peer that died is noticed within half a minute; the default would hang for longer.
-        jax.distributed.initialize(coordinator, process_count, process_index, heartbeat_timeout_seconds=30)
 
 
 def is_main() -> bool:
@@ -67,32 +46,6 @@ def to_devices(array: np.ndarray) -> jax.Array:
     return jax.device_put(shards, NamedSharding(Mesh(devices, (AXIS,)), PartitionSpec(AXIS)))
 
 
-def any_process(flag: bool) -> bool:
-    """Whether the flag is raised on any process; all processes must ask at the same step."""
-    if jax.process_count() == 1:
-        return flag
-    return bool(np.any(multihost_utils.process_allgather(np.asarray(flag))))
-
-
-def main_first(make: Callable[[], T]) -> T:
-    """What `make` gives, on the main process before the others: it may be preparing files for all of them."""
-    if jax.process_count() == 1:
-        return make()
-    if is_main():
-        made = make()
-        multihost_utils.sync_global_devices("main first")
-        return made
-    multihost_utils.sync_global_devices("main first")
-    return make()
-
-
-def from_main(make: Callable[[], Any], like: Any) -> Any:
-    """What `make` gives on the main process, on every process; the others pass what it looks like."""
-    if jax.process_count() == 1:
-        return make()
-    return multihost_utils.broadcast_one_to_all(make() if is_main() else like)
-
-
 def own_rows(count: int) -> slice:
     """This process's part of `count` rows; parts follow each other, and differ by one row at most."""
     processes, index = jax.process_count(), jax.process_index()
@@ -104,6 +57,7 @@ def gather_rows(own: np.ndarray, count: int) -> np.ndarray:
     processes = jax.process_count()
     if processes == 1:
         return own
+    exchange("")  # the transfer has less patience than the work before may differ by
     longest = -(-count // processes)
     padded = np.zeros((longest, *own.shape[1:]), own.dtype)
     padded[: len(own)] = own

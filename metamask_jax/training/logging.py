@@ -46,7 +46,7 @@ class Watch:
         self._masks = JsonLines(workdir / "masks.jsonl", resume_step=start_step)
         self._batch_size = config.train.batch_size
         self._total_steps = total_steps
-        self._last = (time.monotonic(), start_step)
+        self._last: tuple[float, int] | None = None  # when which step was done
         self._tensorboard = self._wandb = None
         self._events = (workdir / "tensorboard", start_step + 1) if config.log.tensorboard else None
         if config.log.wandb_project is not None:
@@ -83,18 +83,22 @@ class Watch:
         if self._wandb is not None:
             self._wandb.finish(exit_code=0 if error is None else 1)
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Writes one logged step everywhere."""
+    def start_clock(self, step: int) -> None:
+        """Counts time from now on, after a step: rates are of training, not of compiling and evaluating."""
+        self._last = (time.monotonic(), step)
+        self._bar.unpause()
+
+    def log(self, step: int, metrics: Mapping[str, Any], *, done: float | None = None) -> None:
+        """Writes one logged step everywhere; `done` is when it was, on the monotonic clock, None for now."""
         if self._events is not None and self._tensorboard is None:
             from tensorboardX import SummaryWriter
 
             folder, first_step = self._events
             self._tensorboard = SummaryWriter(str(folder), purge_step=first_step)
-        now, (then, last_step) = time.monotonic(), self._last
-        self._last = (now, step)
-        rate = (step - last_step) / max(now - then, 1e-9)
+        rate = self._rate(step, time.monotonic() if done is None else done)
         values = {name: _plain(value) for name, value in metrics.items()}
-        values["images_per_second"] = round(rate * self._batch_size, 2)
+        if rate is not None:
+            values["images_per_second"] = round(rate * self._batch_size, 2)
         self._metrics.write(step, {name: value if math.isfinite(value) else None for name, value in values.items()})
         if self._tensorboard is not None:
             for name, value in values.items():
@@ -102,6 +106,13 @@ class Watch:
         if self._wandb is not None:
             self._wandb.log(values, step=step)
         self._show(step, values, rate)
+
+    def _rate(self, step: int, now: float) -> float | None:
+        """Steps per second since the clock was last looked at; None if it does not run yet."""
+        if self._last is None or self._last[1] >= step:
+            return None
+        (then, last_step), self._last = self._last, (now, step)
+        return (step - last_step) / max(now - then, 1e-9)
 
     def log_mask(self, step: int, weights: np.ndarray) -> None:
         """Keeps a snapshot of the mask for the report."""
@@ -112,19 +123,20 @@ class Watch:
         with self._bar.external_write_mode():
             _log.info(message)
 
-    def _show(self, step: int, values: Mapping[str, float], rate: float) -> None:
+    def _show(self, step: int, values: Mapping[str, float], rate: float | None) -> None:
         parts = {
             "loss": "loss {:.3f}",
             "loss_drr": "drr {:.2f}",
             "loss_method": "method {:.3f}",
             "mask_std": "mask ±{:.4f}",
             "knn_accuracy": "kNN {:.1%}",
+            "images_per_second": "{:.0f} img/s",
         }
         text = "  ".join(form.format(values[name]) for name, form in parts.items() if name in values)
-        text += f"  {values['images_per_second']:.0f} img/s"
         if self._bar.disable:
-            left = (self._total_steps - step) / max(rate, 1e-9)
-            _log.info("step %d/%d  %s  %s left", step, self._total_steps, text, _duration(left))
+            if rate is not None:
+                text += f"  {_duration((self._total_steps - step) / max(rate, 1e-9))} left"
+            _log.info("step %d/%d  %s", step, self._total_steps, text)
         else:
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update(step - self._bar.n)
@@ -141,7 +153,10 @@ class Silence(Watch):
     ) -> None:
         pass
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def start_clock(self, step: int) -> None:
+        """Does nothing."""
+
+    def log(self, step: int, metrics: Mapping[str, Any], *, done: float | None = None) -> None:
         """Does nothing."""
 
     def log_mask(self, step: int, weights: np.ndarray) -> None:

@@ -1,15 +1,15 @@
 """Pretraining from the first step to the report, surviving what happens in between."""
 
 import dataclasses
+import hashlib
 import json
 import logging
 import os
 import pathlib
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import jax
@@ -17,42 +17,50 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from metamask_jax import kernels
-from metamask_jax.config import apply_overrides, differences, from_json, to_json
-from metamask_jax.core.mask import mask_weights
+from metamask_jax.config import apply_overrides, flatten
 from metamask_jax.core.storage import read_json_lines, write_atomically
-from metamask_jax.data.order import steps_per_epoch
+from metamask_jax.data.in_memory import ArraySource
 from metamask_jax.data.sources import Source, open_configured
-from metamask_jax.errors import ConfigError, Interrupted, TrainingError
-from metamask_jax.training import distributed
+from metamask_jax.errors import ConfigError, DataError, TrainingError, one_line
+from metamask_jax.training import distributed, processes
 from metamask_jax.training.checkpoint import Checkpoints
 from metamask_jax.training.logging import Silence, Watch, check_libraries
 from metamask_jax.training.monitor import Evaluator, Monitor
-from metamask_jax.training.registry import Registry, registry_of, validate
+from metamask_jax.training.recorder import Outputs, Plan, Recorder, weights_of
+from metamask_jax.training.registry import REGISTRY, Registry, registry_of, validate
+from metamask_jax.training.signals import caught_signals
 from metamask_jax.training.state import TrainState, init_state
-from metamask_jax.training.step import META_METRICS, make_train_step
+from metamask_jax.training.step import make_train_step
 from metamask_jax.training.stream import batch_stream, labelled_source
+from metamask_jax.training.workdir import check_workdir, claimed_workdir, has_checkpoints
 from metamask_jax.version import __version__
 
 _log = logging.getLogger(__name__)
-
-# What may change between a run's start and its continuation without changing the trajectory.
-_FREE_TO_CHANGE = ("log.", "checkpoint.", "eval.", "guard.", "data.dir", "data.prefetch")
-_MASK_SNAPSHOTS = 100  # of the mask over a run, for the report
+_FREE_TO_DIFFER = ("data.dir", "data.prefetch")  # between the processes of a run
+_FINGERPRINT_IMAGES = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """How long a run is."""
+class _Run:
+    """A run that has been found good.
 
-    steps_per_epoch: int
-    total_steps: int
+    Attributes:
+      config: its whole configuration.
+      workdir: where it writes.
+      source: its training images.
+      plan: how long it is.
+      monitor: what evaluates it.
+      train_step: on all devices.
+      outputs: of the main process, None on the others.
+    """
 
-    @classmethod
-    def of(cls, config: ConfigDict, size: int) -> "Plan":
-        """The plan for a training set of `size` images; `train.steps`, if set, overrides `train.epochs`."""
-        per_epoch = steps_per_epoch(size, config.train.batch_size)
-        steps = config.train.steps
-        return cls(per_epoch, config.train.epochs * per_epoch if steps is None else steps)
+    config: ConfigDict
+    workdir: pathlib.Path
+    source: Source
+    plan: Plan
+    monitor: Monitor
+    train_step: Any
+    outputs: Outputs | None = None
 
 
 def train(
@@ -60,6 +68,7 @@ def train(
     workdir: str | os.PathLike[str],
     *,
     accept_changes: bool = False,
+    restart: bool = False,
     registry: Registry | None = None,
     make_evaluator: Callable[[ConfigDict, Registry], Evaluator] | None = None,
 ) -> dict[str, Any]:
@@ -70,6 +79,7 @@ def train(
       workdir: holds everything the run writes. If it holds checkpoints of this run already, training goes on from the
         newest whole one exactly as if it had never stopped.
       accept_changes: go on even though the configuration is not the one the run was started with.
+      restart: begin anew; what is in the working directory is kept in a folder there.
       registry: what the configuration's names stand for; None is ours and `config.plugins`.
       make_evaluator: builds what judges the features while training; None for no evaluation.
 
@@ -79,143 +89,160 @@ def train(
     Raises:
       ConfigError, DataError, CheckpointError: about the input, before anything is written.
       TrainingError: the losses are not finite any more, or the disk is full.
-      Interrupted: SIGTERM or SIGINT arrived; the state is saved.
+      Interrupted: SIGTERM, SIGINT or SIGHUP arrived; the state is saved.
     """
+    how = {"accept_changes": accept_changes, "restart": restart}
+    with ExitStack() as stack:
+        with processes.shared_refusals():
+            run, fresh = _prepare(config, pathlib.Path(workdir), registry, make_evaluator, **how)
+            if distributed.is_main():
+                lock = stack.enter_context(claimed_workdir(run.workdir, run.config, **how))
+                keep = {name: run.config.checkpoint[name] for name in ("keep_last", "keep_every", "keep_best")}
+                checkpoints = stack.enter_context(closing(Checkpoints(run.workdir / "checkpoints", **keep)))
+                run = dataclasses.replace(run, outputs=Outputs(checkpoints, lock))
+            state, unlogged = _start(run, fresh)
+        try:
+            return _train(run, state, unlogged)
+        except OSError as error:
+            raise TrainingError(
+                f"the run in {workdir} cannot go on ({error}); {_newest(run)}, from which the same command resumes "
+                "once that is mended"
+            ) from error
+
+
+def _prepare(
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    registry: Registry | None,
+    make_evaluator: Callable[[ConfigDict, Registry], Evaluator] | None,
+    *,
+    accept_changes: bool,
+    restart: bool,
+) -> tuple[_Run, TrainState]:
+    """Finds everything and builds everything before anything is written; the second item is the first state."""
     registry = registry or registry_of(config)
     config = validate(config, registry)
     kernels.use(config.train.kernels)
     check_libraries(config.log)
     distributed.check_batch_size(config.train.batch_size, config.train.accumulate)
-    workdir = pathlib.Path(workdir)
-    source = distributed.main_first(lambda: open_configured(config.data, split="pretrain"))
+    _check_agreement(config)
+    source = processes.main_first(lambda: open_configured(config.data, split="pretrain"))
+    processes.check_agreement({"the data": _fingerprint(source)})
     # Part of the configuration from now on: a method may remember every image.
     found = {"data.size": str(len(source))}
     if config.mask.learn and config.meta.outer == "labels":
         found["meta.num_classes"] = str(labelled_source(config).num_classes)
     config = apply_overrides(config, found)
     plan = Plan.of(config, len(source))
-    checkpoints = None
     if distributed.is_main():
-        _claim(workdir, config, accept_changes)
-        checkpoints = Checkpoints(
-            workdir / "checkpoints",
-            keep_last=config.checkpoint.keep_last,
-            keep_every=config.checkpoint.keep_every,
-            keep_best=config.checkpoint.keep_best,
-        )
-    try:
-        state = _start(config, checkpoints, registry)
-        monitor = Monitor(config, make_evaluator and make_evaluator(config, registry))
-        return _run(config, workdir, source, plan, state, checkpoints, monitor, registry)
-    except OSError as error:
-        raise TrainingError(
-            f"the run in {workdir} cannot go on ({error}); {_newest(checkpoints)}, from which the same command resumes "
-            "once that is mended"
-        ) from error
-    finally:
-        if checkpoints is not None:
-            checkpoints.close()
-
-
-def _claim(workdir: pathlib.Path, config: ConfigDict, accept_changes: bool) -> None:
-    """Makes the working directory this run's, or refuses one that is another's."""
-    path = workdir / "config.json"
-    try:
-        old = from_json(path.read_text()) if path.exists() else config
-        changed = [d for d in differences(old, config) if not d.startswith(_FREE_TO_CHANGE)]
-        if changed and not accept_changes:
-            raise ConfigError(
-                f"--workdir {workdir} was started with another configuration ({'; '.join(changed)}); "
-                "expected the same one, another workdir, or --accept-changes"
-            )
-        workdir.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, to_json(config))
-    except OSError as error:
-        raise ConfigError(f"--workdir {workdir}; expected a folder that can be written, but: {error}") from error
-
-
-def _newest(checkpoints: Checkpoints | None) -> str:
-    steps = checkpoints.steps() if checkpoints is not None else []
-    return f"the newest whole checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint yet"
-
-
-def _start(config: ConfigDict, checkpoints: Checkpoints | None, registry: Registry) -> TrainState:
-    """The state of the newest whole checkpoint, or a fresh one; the same on all processes."""
+        check_workdir(workdir, config, accept_changes=accept_changes, restart=restart)
+    with _building(config, registry):
+        jax.eval_shape(lambda: init_state(config, registry=registry))
     # On the host, as a checkpoint's is: the step is traced once for where its state lies.
     fresh: TrainState = jax.device_get(init_state(config, registry=registry))
+    monitor = Monitor(config, make_evaluator and make_evaluator(config, registry))
+    processes.main_first(monitor.check)
+    step = make_train_step(config, **dataclasses.asdict(plan), axis_name=distributed.AXIS, registry=registry)
+    run = _Run(config, workdir, source, plan, monitor, distributed.parallelize(step))
+    if json.loads(processes.exchange(json.dumps(restart or not has_checkpoints(workdir)))[0]):
+        _rehearse(run, fresh, registry)
+    return run, fresh
 
-    def restore() -> TrainState:
-        found = checkpoints.restore_latest(fresh) if checkpoints is not None else None
-        if found is None:
-            return fresh
+
+def _check_agreement(config: ConfigDict) -> None:
+    """Refuses processes that were started with different configurations or programs."""
+    settings = {key: value for key, value in flatten(config).items() if key not in _FREE_TO_DIFFER}
+    processes.check_agreement({**settings, "metamask_jax": __version__, "jax": jax.__version__})
+
+
+def _fingerprint(source: Source) -> str:
+    """What tells one set of pictures from another without reading all of it."""
+    digest = hashlib.blake2b(repr((source.name, len(source), source.num_classes)).encode(), digest_size=8)
+    if isinstance(source, ArraySource):
+        places = np.unique(np.linspace(0, len(source) - 1, _FINGERPRINT_IMAGES).astype(int))
+        digest.update(source.labels.tobytes())
+        digest.update(source.images[places].tobytes())
+    else:
+        digest.update(repr((source.records.prepared.fingerprint, source.records.split)).encode())
+    return digest.hexdigest()
+
+
+@contextmanager
+def _building(config: ConfigDict, registry: Registry) -> Iterator[None]:
+    """One sentence for settings that do not fit together."""
+    try:
+        yield
+    except Exception as error:
+        if registry is not REGISTRY or isinstance(error, ConfigError | DataError):
+            raise  # of somebody's own code, who will want to see where it failed; or a sentence already
+        raise ConfigError(
+            f"config.encoder.name={config.encoder.name!r}, config.encoder.width={config.encoder.width} and "
+            f"config.data.image_size={config.data.image_size} cannot be built ({one_line(error)}); expected settings "
+            "that fit together"
+        ) from error
+
+
+def _rehearse(run: _Run, fresh: TrainState, registry: Registry) -> None:
+    """Traces the step for a first batch; what was traced is used again when training begins."""
+    stream = batch_stream(run.config, run.source, start_step=0, total_steps=run.plan.total_steps)
+    with closing(stream), _building(run.config, registry):
+        for batch in stream:
+            run.train_step.lower(fresh, batch)
+            break
+
+
+def _start(run: _Run, fresh: TrainState) -> tuple[TrainState, dict[str, float] | None]:
+    """The state of the newest whole checkpoint, or the fresh one; the same on all processes.
+
+    Returns:
+      The state, and the metrics of its step if that was to be evaluated when the run ended, and is not in the log.
+    """
+    found = None if run.outputs is None else run.outputs.checkpoints.restore_latest(fresh)
+    unlogged = None
+    if found is not None:
         _log.info("resuming from the checkpoint after step %d", found.step)
-        return found.state
+        lines = read_json_lines(run.workdir / "metrics.jsonl")
+        if run.monitor.due(found.step, **dataclasses.asdict(run.plan)):
+            unlogged = None if any(line["step"] == found.step for line in lines) else found.metadata.get("metrics")
+    unlogged = json.loads(processes.exchange(json.dumps(unlogged))[0])
+    return processes.from_main(lambda: fresh if found is None else found.state, like=fresh), unlogged
 
-    return distributed.from_main(restore, like=fresh)
 
-
-def _run(
-    config: ConfigDict,
-    workdir: pathlib.Path,
-    source: Source,
-    plan: Plan,
-    state: TrainState,
-    checkpoints: Checkpoints | None,
-    monitor: Monitor,
-    registry: Registry,
-) -> dict[str, Any]:
+def _train(run: _Run, state: TrainState, unlogged: dict[str, float] | None) -> dict[str, Any]:
     """The training loop, and what follows it."""
-    began, start = time.monotonic(), int(state.step)
-    train_step = distributed.parallelize(
-        make_train_step(config, **dataclasses.asdict(plan), axis_name=distributed.AXIS, registry=registry),
-    )
-    metrics: dict[str, Any] = {}
-    make_watch = Watch if distributed.is_main() else Silence
+    began, start, total = time.monotonic(), int(state.step), run.plan.total_steps
+    alone = jax.process_count() == 1
     with (
-        make_watch(config, workdir, start_step=start, total_steps=plan.total_steps) as watch,
-        closing(batch_stream(config, source, start_step=start, total_steps=plan.total_steps)) as stream,
-        _signals() as signals,
+        (Watch if distributed.is_main() else Silence)(
+            run.config, run.workdir, start_step=start, total_steps=total
+        ) as watch,
+        closing(batch_stream(run.config, run.source, start_step=start, total_steps=total)) as stream,
+        # JAX tells all processes of a SIGTERM to one of them, and when to stop.
+        caught_signals(leave=frozenset() if alone else frozenset({signal.SIGTERM})) as signals,
     ):
-        watch.say(_describe(config, plan, start))
+        watch.say(_describe(run, start))
+        recorder = Recorder(run.config, run.plan, watch=watch, monitor=run.monitor, outputs=run.outputs)
+        if unlogged is not None:
+            recorder.evaluate(start, state, unlogged)
         for step, batch in enumerate(stream, start=start + 1):
-            _check_finite(config, metrics)  # of the step before: the device is never kept waiting
-            state, metrics = train_step(state, batch)
+            if step == start + 1:
+                processes.compile_together(run.train_step, state, batch)
+            state, metrics = run.train_step(state, batch)
             if step == start + 1:
                 jax.block_until_ready(metrics)
                 watch.say(f"first step done {time.monotonic() - began:.1f} s after the start")
-            last = step == plan.total_steps
-            logged = last or step % config.log.every_steps == 0
-            # Processes compare their signals where they wait for each other anyway.
-            stop = (logged or jax.process_count() == 1) and distributed.any_process(bool(signals))
-            evaluated = monitor(state) if monitor.due(step, **dataclasses.asdict(plan)) else {}
-            if logged or evaluated:
-                watch.log(step, {**_measured(jax.device_get(metrics)), **evaluated})
-            if evaluated:
-                for warning in monitor.warnings(evaluated, float(metrics["feature_std"])):
-                    watch.say(f"warning: {warning}")
-            if last or step % max(1, plan.total_steps // _MASK_SNAPSHOTS) == 0:
-                watch.log_mask(step, _weights(config, state))
-            if checkpoints is not None and (last or stop or evaluated or step % config.checkpoint.every_steps == 0):
-                checkpoints.save(step, state, config=to_json(config))
-                if "knn_accuracy" in evaluated:
-                    checkpoints.rate(step, evaluated["knn_accuracy"])
-            if stop and not last:
-                if checkpoints is not None:
-                    checkpoints.wait()  # the message below claims it
-                raise Interrupted(signals[0] if signals else signal.SIGTERM, step)
-        _check_finite(config, metrics)
-        if checkpoints is not None:
-            checkpoints.wait()
-    return _finish(config, workdir, state, plan, monitor, time.monotonic() - began)
+                watch.start_clock(step)
+            stop = bool(signals) if alone else processes.asked_to_stop()
+            recorder.after(step, state, metrics, stop=(signals or [signal.SIGTERM])[0] if stop else None)
+        recorder.wait()
+    return _finish(run, state, time.monotonic() - began)
 
 
-def _finish(
-    config: ConfigDict, workdir: pathlib.Path, state: TrainState, plan: Plan, monitor: Monitor, seconds: float
-) -> dict[str, Any]:
+def _finish(run: _Run, state: TrainState, seconds: float) -> dict[str, Any]:
     """Writes result.json and report.npz."""
-    weights = _weights(config, state)
+    weights, monitor = weights_of(run.config, state.mask), run.monitor
     result = {
-        "steps": plan.total_steps,
+        "steps": run.plan.total_steps,
         "seconds": round(seconds, 1),
         "skipped": int(state.skipped),
         **(monitor.latest or monitor(state)),
@@ -224,62 +251,26 @@ def _finish(
         "version": __version__,
     }
     if distributed.is_main():
-        masks = read_json_lines(workdir / "masks.jsonl")
-        write_atomically(workdir / "result.json", json.dumps(result, indent=2))
+        masks = read_json_lines(run.workdir / "masks.jsonl")
+        write_atomically(run.workdir / "result.json", json.dumps(result, indent=2))
         arrays = monitor.arrays() | {
             "mask_final": weights,
             "mask_steps": np.array([line["step"] for line in masks]),
             "mask_trajectory": np.array([line["weights"] for line in masks]),
         }
-        np.savez(workdir / "report.npz", allow_pickle=False, **arrays)
+        np.savez(run.workdir / "report.npz", allow_pickle=False, **arrays)
     return result
 
 
-def _measured(metrics: dict[str, Any]) -> dict[str, Any]:
-    """The metrics without those of the meta step where there was none."""
-    if any(metrics.get(name) for name in META_METRICS):
-        return metrics
-    return {name: value for name, value in metrics.items() if name not in META_METRICS}
+def _newest(run: _Run) -> str:
+    steps = run.outputs.checkpoints.steps() if run.outputs is not None else []
+    return f"the newest whole checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint yet"
 
 
-def _check_finite(config: ConfigDict, metrics: dict[str, Any]) -> None:
-    """Stops a run that has been skipping its updates for too long."""
-    if metrics and int(metrics["skipped_in_a_row"]) >= config.guard.max_skipped:
-        raise TrainingError(
-            f"the losses or gradients of {config.guard.max_skipped} steps in a row were not finite, and their updates "
-            "were skipped; try a smaller config.optimizer.learning_rate, a longer config.optimizer.warmup_epochs, a "
-            "larger config.method.temperature, or config.train.dtype=float32"
-        )
-
-
-def _weights(config: ConfigDict, state: TrainState) -> np.ndarray:
-    return np.asarray(mask_weights(state.mask, activation=config.mask.activation))
-
-
-def _describe(config: ConfigDict, plan: Plan, start: int) -> str:
+def _describe(run: _Run, start: int) -> str:
+    config, plan = run.config, run.plan
     return (
         f"{config.method.name} on {config.data.name} with {config.encoder.name}, mask learning "
         f"{config.meta.estimator if config.mask.learn else 'off'}: steps {start + 1} to {plan.total_steps} "
         f"({plan.steps_per_epoch} an epoch) on {jax.device_count()} {jax.default_backend()} device(s)"
     )
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collects SIGTERM and SIGINT instead of dying of them; a second one acts as usual."""
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received  # only the main thread may handle signals
-        return
-
-    def handle(number: int, frame: Any) -> None:
-        del frame
-        received.append(number)
-        signal.signal(number, before[number])
-
-    before: dict[int, Any] = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

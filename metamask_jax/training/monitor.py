@@ -10,7 +10,10 @@ from metamask_jax.training.state import TrainState
 
 
 class Evaluator(Protocol):
-    """What judges the features of a state; `evaluate.online` has the usual one."""
+    """What judges the features of a state; `evaluate.online` has the usual one.
+
+    It may also have a method `check()`, which is called before the first step and refuses what it could not judge.
+    """
 
     def __call__(self, state: TrainState) -> dict[str, float]:
         """Measures by name: `effective_rank`, and `knn_accuracy` where there are labels."""
@@ -28,6 +31,12 @@ class Monitor:
         """Without an evaluator nothing is ever due."""
         self._config, self._evaluator = config, evaluator
         self.latest: dict[str, float] = {}
+
+    def check(self) -> None:
+        """Lets the evaluator refuse, before the first step, what it would fail on after many."""
+        check = getattr(self._evaluator, "check", None)
+        if check is not None:
+            check()
 
     def due(self, step: int, *, steps_per_epoch: int, total_steps: int) -> bool:
         """Whether to evaluate after this step: every few epochs, and at the end."""
