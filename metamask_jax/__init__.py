@@ -10,6 +10,7 @@ from metamask_jax.version import __version__
 
 if TYPE_CHECKING:
     from metamask_jax.core.learner import Learner, metamask
+    from metamask_jax.core.longer_trials import neumann, unrolled
     from metamask_jax.core.losses import (
         cross_entropy,
         debiased_nt_xent,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "core.learner": ("Learner", "metamask"),
+    "core.longer_trials": ("neumann", "unrolled"),
     "core.losses": (
         "cross_entropy",
         "debiased_nt_xent",

@@ -253,6 +253,8 @@ def test_remat_changes_nothing(usual):
         {"optimizer.name": "lars", "optimizer.learning_rate": "0.5"},
         {"optimizer.name": "adamw", "optimizer.decay_norm_and_bias": "false"},
         {"meta.estimator": "finite_difference"},
+        {"meta.estimator": "unrolled"},
+        {"meta.estimator": "neumann", "meta.neumann_terms": "2", "meta.trial": "gradient"},
         {"meta.estimator": "first_order", "meta.trial": "gradient"},
         {"mask.activation": "identity", "optimizer.schedule": "constant", "data.views": "3"},
     ],

@@ -139,9 +139,9 @@ _RANGES = {
     "method.bank_size": _whole(0, _PICTURES),
     "method.predictor method.num_classes method.prototypes meta.num_classes encoder.features": _whole(1, _UNITS),
     "data.image_size data.small_size": _whole(1, _SIDE),
-    "data.views": _whole(1, 64),
+    "data.views meta.unroll": _whole(1, 64),
     "data.small_views": _whole(0, 64),
-    "data.prefetch method.iterations": _whole(1, 1000),
+    "data.prefetch method.iterations meta.neumann_terms": _whole(1, 1000),
     "eval.every_epochs": _whole(0, 10**6),
     "train.seed": _Range(lambda x: 0 <= x < 2**31, "a whole number in [0, 2**31)"),
     "method.head loss.drr_head": _Range(

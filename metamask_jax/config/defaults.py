@@ -100,7 +100,9 @@ def default_config() -> ConfigDict:
     )
     config.meta = ConfigDict(
         {
-            "estimator": "exact",
+            "estimator": "exact",  # or first_order, finite_difference, lookahead, unrolled, neumann
+            "unroll": 2,  # trial steps of the estimator "unrolled"
+            "neumann_terms": 5,  # of the series of the estimator "neumann"
             # What judges the mask: the same "batch" (the paper's), the "next" one, other "views" of the same images, or
             # a few "labels".
             "outer": "batch",

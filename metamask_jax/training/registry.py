@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from metamask_jax.augment import PRESETS, Preset, color_space
 from metamask_jax.config import check_values, from_json, set_key, to_json
+from metamask_jax.core.longer_trials import LONGER_TRIALS
 from metamask_jax.core.mask import ACTIVATIONS
 from metamask_jax.core.meta import TRAINING_ESTIMATORS
 from metamask_jax.errors import ConfigError, one_line, shown
@@ -101,7 +102,7 @@ def validate(config: ConfigDict, registry: Registry | None = None) -> ConfigDict
             "method.name": registry.methods,
             "mask.activation": ACTIVATIONS,
             "mask.schedule": registry.schedules,
-            "meta.estimator": TRAINING_ESTIMATORS,
+            "meta.estimator": (*TRAINING_ESTIMATORS, *LONGER_TRIALS),
             "meta.outer": ("batch", "next", "views", "labels"),
             "meta.outer_augmentation": [None, *registry.augmentations],
             "meta.outer_loss": ("neighbors", "linear"),

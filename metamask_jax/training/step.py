@@ -18,8 +18,10 @@ from ml_collections import ConfigDict
 
 from metamask_jax.core.collectives import gather, mean
 from metamask_jax.core.learner import META_METRICS, Learner, metamask
+from metamask_jax.core.longer_trials import LONGER_TRIALS
 from metamask_jax.core.losses import linear_head, soft_nearest_neighbor
 from metamask_jax.core.mask import apply_mask, mask_weights
+from metamask_jax.core.meta import Estimator
 from metamask_jax.core.state import Judged, MetaMaskState, Pair, Report
 from metamask_jax.core.types import Metrics, PyTree
 from metamask_jax.data.loader import Batch
@@ -125,7 +127,7 @@ def _make_learner(
         outer_loss=None if config.meta.outer == "batch" else objective.outer_loss,
         optimizer=optimizer,
         mask_optimizer=lambda step: make_mask_optimizer(config.mask, schedules["mask"](step)),
-        estimator=config.meta.estimator if config.mask.learn else None,
+        estimator=_estimator(config) if config.mask.learn else None,
         trial="optimizer" if config.meta.trial == "optimizer" else trial_rates,
         scope=None if config.meta.scope == "all" else _after_encoder,
         every=config.meta.every,
@@ -134,6 +136,12 @@ def _make_learner(
         activation=config.mask.activation,
         axis_name=axis_name,
     )
+
+
+def _estimator(config: ConfigDict) -> str | Estimator:
+    counts = {"unrolled": config.meta.unroll, "neumann": config.meta.neumann_terms}
+    name = config.meta.estimator
+    return LONGER_TRIALS[name](counts[name]) if name in counts else name
 
 
 def _after_encoder(name: str) -> bool:
