@@ -276,6 +276,7 @@ def test_an_update_is_compiled_once_and_donates_its_state():
     ("arguments", "message"),
     [
         ({"estimator": "precise"}, "estimator='precise'; expected one of 'exact', 'first_order'"),
+        ({"trial": "gradient"}, "trial='gradient'; expected 'optimizer', learning rates"),
         ({"every": 0}, "every=0; expected a whole number >= 1"),
         ({"accumulate": 1.5}, "accumulate=1.5; expected a whole number >= 1"),
         ({"estimator": "lookahead", "every": 2}, "estimator='lookahead' with outer_loss, scope, every or accumulate"),

@@ -113,6 +113,8 @@ def metamask(
       >>> bool(metrics["loss"] < first["loss"]), int(state.step)
       (True, 21)
     """
+    if isinstance(trial, str) and trial != "optimizer":
+        raise ValueError(f"trial={trial!r}; expected 'optimizer', learning rates, or a function of the step")
     _check_arguments(estimator=estimator, outer_loss=outer_loss, scope=scope, every=every, accumulate=accumulate)
     algorithm = _Algorithm(
         total_loss=total_loss,
