@@ -5,16 +5,22 @@ import json
 import os
 import pathlib
 import re
+import secrets
 import shutil
 import tempfile
 from typing import Any
 
 import numpy as np
 
-from metamask_jax.data import pictures
-from metamask_jax.data.prepared import Prepared, Records
+from metamask_jax.data import checksums, pictures
+from metamask_jax.data.prepared import Prepared, Records, remove_stale
+from metamask_jax.errors import DataError, one_line
 
 _CHUNK = 1000  # records decoded at a time
+
+
+class DamagedError(DataError):
+    """Decoded arrays that are not those that were written; they can be decoded again."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,17 +69,26 @@ def cache_folder(found: Prepared, split: str, data_dir: str) -> pathlib.Path:
 
 
 def load(folder: pathlib.Path, name: str) -> ArraySource:
-    """Loads the arrays that `decode` left in a folder."""
-    description = json.loads((folder / "description.json").read_text())
-    values = dict(np.load(folder / "values.npz"))
-    return ArraySource(
-        name=name,
-        images=np.load(folder / "images.npy", mmap_mode="r"),
-        labels=values["labels"],
-        num_classes=description["num_classes"],
-        class_names=tuple(description["class_names"]),
-        factors={key.removeprefix("factor/"): values[key] for key in values if key != "labels"},
-    )
+    """Loads the arrays that `decode` left in a folder.
+
+    Raises:
+      DamagedError: they are not those that were written.
+    """
+    if problem := checksums.find_damage(folder):
+        raise DamagedError(problem)
+    try:
+        description = json.loads((folder / "description.json").read_text())
+        values = dict(np.load(folder / "values.npz"))
+        return ArraySource(
+            name=name,
+            images=np.load(folder / "images.npy", mmap_mode="r"),
+            labels=values["labels"],
+            num_classes=description["num_classes"],
+            class_names=tuple(description["class_names"]),
+            factors={key.removeprefix("factor/"): values[key] for key in values if key != "labels"},
+        )
+    except (OSError, ValueError, KeyError) as error:  # a folder that was changed and sealed by another program
+        raise DamagedError(one_line(error)) from error
 
 
 def decode(records: Records, image_size: tuple[int, int], folder: pathlib.Path) -> ArraySource:
@@ -82,11 +97,13 @@ def decode(records: Records, image_size: tuple[int, int], folder: pathlib.Path) 
     Args:
       records: the encoded pictures.
       image_size: their height and width.
-      folder: the folder to make; it appears whole or not at all, so that a second process may do the same.
+      folder: the folder to make, in the place of a damaged one; it appears whole or not at all, so that a second
+        process may do the same.
     """
     shape = (len(records), *image_size, 3)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale(folder.parent, ".incomplete-*")
         scratch = pathlib.Path(tempfile.mkdtemp(dir=folder.parent, prefix=".incomplete-"))
     except OSError:  # a data_dir that may only be read: the arrays live in memory, and are decoded again next time
         return _decode(records, np.empty(shape, np.uint8))
@@ -98,19 +115,28 @@ def decode(records: Records, image_size: tuple[int, int], folder: pathlib.Path) 
         np.savez(scratch / "values.npz", labels=source.labels, **values)
         description = {"num_classes": source.num_classes, "class_names": source.class_names}
         (scratch / "description.json").write_text(json.dumps(description))
+        checksums.seal(scratch)
         try:
             os.rename(scratch, folder)
         except OSError:
             if not folder.exists():  # else another process has just finished the same
                 raise
-        return load(folder, source.name)
+        try:
+            return load(folder, source.name)
+        except DamagedError:  # one that cannot be removed: what was just decoded stays mapped until the end
+            return source
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _scalar(feature: Any) -> float:
-    """Returns the one number of a stored feature."""
-    return (feature.int64_list.value or feature.float_list.value)[0]
+def discard(folder: pathlib.Path) -> None:
+    """Removes a damaged folder; what a running process has mapped of it stays with that process."""
+    aside = folder.with_name(f".incomplete-{secrets.token_hex(4)}")
+    try:
+        os.rename(folder, aside)
+    except FileNotFoundError:  # another process did so
+        return
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _decode(records: Records, images: np.ndarray) -> ArraySource:
@@ -125,11 +151,11 @@ def _decode(records: Records, images: np.ndarray) -> ArraySource:
         for start in range(0, len(records), _CHUNK):
             for i, record in enumerate(records.read(range(start, min(start + _CHUNK, len(records)))), start):
                 what = f"picture {i} of {records.split!r} of {records.prepared.name!r}"
-                images[i] = pictures.decode(record[features.image_key].bytes_list.value[0], what)
+                images[i] = _fitting(pictures.decode(records.value(record, features.image_key), what), images, what)
                 if features.label_key is not None:
-                    labels[i] = record[features.label_key].int64_list.value[0]
+                    labels[i] = records.label(record)
                 for name, values in factors.items():
-                    values[i] = _scalar(record[name])
+                    values[i] = records.value(record, name)
                 progress.update()
     return ArraySource(
         name=records.prepared.name,
@@ -139,3 +165,12 @@ def _decode(records: Records, images: np.ndarray) -> ArraySource:
         class_names=features.class_names,
         factors=factors,
     )
+
+
+def _fitting(picture: Any, images: np.ndarray, what: str) -> np.ndarray:
+    """The pixels of a picture, refused if they are not as many as those of the others."""
+    pixels = np.asarray(picture)
+    if pixels.shape != images.shape[1:]:
+        size, expected = ("x".join(map(str, shape[:2])) for shape in (pixels.shape, images.shape[1:]))
+        raise DataError(f"{what} has {size} pixels; expected {expected}")
+    return pixels

@@ -6,6 +6,7 @@ never TensorFlow; preparing a public set, which needs TensorFlow, happens in a p
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import importlib.util
 import io
@@ -13,20 +14,23 @@ import json
 import logging
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from metamask_jax.data import builders
-from metamask_jax.errors import DataError
+from metamask_jax.data import builders, checksums
+from metamask_jax.errors import DataError, one_line
 
 _log = logging.getLogger("metamask_jax.data")
 _NAME = re.compile(r"(?P<base>\w+)(/(?P<config>[\w.+-]+))?(:(?P<version>\d+\.\d+\.\d+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
+_STALE = 3600  # seconds
 _OPENING = threading.Lock()  # tfds imports its parts on first use, and threads that do so at once block one another
 
 
@@ -76,19 +80,35 @@ def _parse(name: str) -> re.Match[str]:
 def _default_config(root: pathlib.Path) -> str | None:
     """Returns the config which tfds noted as the default when it prepared the first."""
     path = root / ".config" / "metadata.json"
-    return json.loads(path.read_text())["default_config_name"] if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        return str(json.loads(path.read_bytes())["default_config_name"])
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise DataError(
+            f"{path} is damaged ({one_line(e)}); expected the set with its config, such as name/config"
+        ) from e
 
 
 def _describe(folder: pathlib.Path, match: re.Match[str], data_dir: str) -> Prepared:
-    text = (folder / "dataset_info.json").read_bytes()
-    info = json.loads(text)
+    if checksums.is_sealed(folder) and (problem := checksums.find_damage(folder)):
+        raise _damaged(folder, problem)
+    try:
+        text = (folder / "dataset_info.json").read_bytes()
+        info = json.loads(text)
+        splits = {s["name"]: sum(map(int, s.get("shardLengths", ()))) for s in info["splits"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        raise _damaged(folder, f"dataset_info.json: {one_line(e)}") from e
     if info.get("fileFormat") != "array_record":
         raise DataError(
             f"{folder} holds {info.get('fileFormat', 'tfrecord')!r} files; expected 'array_record', which can be read "
             f"at random: move the folder away and run `{command(match[0], data_dir)}`"
         )
-    splits = {s["name"]: sum(map(int, s.get("shardLengths", ()))) for s in info["splits"]}
     return Prepared(folder, match["base"], splits, hashlib.sha256(text).hexdigest()[:8])
+
+
+def _damaged(folder: pathlib.Path, reason: str) -> DataError:
+    return DataError(f"{folder} is damaged ({reason}); delete that folder to have the set prepared again")
 
 
 def command(name: str, data_dir: str) -> str:
@@ -97,10 +117,45 @@ def command(name: str, data_dir: str) -> str:
 
 
 def prepare_own(name: str, options: builders.Options, data_dir: str) -> None:
-    """Prepares one of our own datasets, with tfds' progress bar but without its messages about downloads."""
+    """Prepares one of our own datasets, with tfds' progress bars in a terminal but without its messages."""
     _log.info("preparing %s in %s", name, data_dir)
-    with contextlib.redirect_stdout(io.StringIO()):
-        builders.make_builder(name, options, data_dir).download_and_prepare()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), _progress_bars(sys.stderr.isatty()):
+            builder = builders.make_builder(name, options, data_dir)
+            target = pathlib.Path(builder.data_dir)
+            remove_stale(target.parent, "incomplete.*")
+            builder.download_and_prepare()
+        if target.is_dir():
+            checksums.seal(target, size_only=".array_record")
+    except DataError:
+        raise
+    except Exception as e:  # tfds raises many types; what happened is in the message
+        raise DataError(f"{name!r} could not be prepared in data_dir={data_dir!r} ({one_line(e)})") from e
+    finally:
+        for empty in ("downloads/extracted", "downloads"):  # tfds makes them whether or not it downloads anything
+            with contextlib.suppress(OSError):
+                pathlib.Path(data_dir, empty).rmdir()
+
+
+@contextlib.contextmanager
+def _progress_bars(shown: bool) -> Iterator[None]:
+    """Shows tfds' progress bars or not: in a log file they are noise."""
+    from tensorflow_datasets.core.utils import tqdm_utils
+
+    before = tqdm_utils._active
+    tqdm_utils.display_progress_bar(before and shown)
+    try:
+        yield
+    finally:
+        tqdm_utils.display_progress_bar(before)
+
+
+def remove_stale(folder: pathlib.Path, pattern: str) -> None:
+    """Removes unfinished folders that nobody has written to for an hour: a kill left them behind."""
+    for path in folder.glob(pattern):
+        with contextlib.suppress(OSError):
+            if time.time() - max(p.stat().st_mtime for p in (path, *path.rglob("*"))) > _STALE:
+                shutil.rmtree(path)
 
 
 def prepare_public(name: str, data_dir: str) -> None:
@@ -156,11 +211,16 @@ def _open(prepared: Prepared, split: str) -> _Opened:
     import tensorflow_datasets as tfds
     from tensorflow_datasets.proto import tf_example_pb2
 
-    builder = tfds.builder_from_directory(prepared.folder)
+    try:
+        builder = tfds.builder_from_directory(prepared.folder)
+    except Exception as e:
+        raise _damaged(prepared.folder, one_line(e)) from e
     raw = tfds.decode.DeserializeMethod.RAW_BYTES
     try:
         source = builder.as_data_source(split, deserialize_method=raw)
     except Exception as e:  # tfds raises a different type for each way a split can be wrong
+        if split in prepared.splits:
+            raise _damaged(prepared.folder, one_line(e)) from e
         reason = str(e).splitlines()[0]
         raise DataError(
             f"{split=}; expected one of {', '.join(map(repr, prepared.splits))} of {prepared.name!r}, or a slice of "
@@ -185,7 +245,7 @@ class Records:
                 self._opened = _open(self.prepared, self.split)
             return self._opened
 
-    @property
+    @functools.cached_property
     def features(self) -> Features:
         """What the records hold."""
         import tensorflow_datasets as tfds
@@ -214,5 +274,25 @@ class Records:
     def read(self, indices: Iterable[int]) -> list[Any]:
         """Returns the features of records, each a mapping from name to a protocol buffer list of values."""
         opened = self._open()
-        records = opened.source.__getitems__([int(i) for i in indices])
-        return [opened.parse(record).features.feature for record in records]
+        try:
+            records = opened.source.__getitems__([int(i) for i in indices])
+            return [opened.parse(record).features.feature for record in records]
+        except Exception as e:  # array_record and protobuf raise many types
+            raise _damaged(self.prepared.folder, f"{self.split!r} cannot be read: {one_line(e)}") from e
+
+    def value(self, record: Any, name: str) -> Any:
+        """The one value of a feature of a record."""
+        feature = record[name]
+        for values in (feature.bytes_list.value, feature.int64_list.value, feature.float_list.value):
+            if values:
+                return values[0]
+        raise _damaged(self.prepared.folder, f"a record of {self.split!r} has no {name!r}")
+
+    def label(self, record: Any) -> int:
+        """The class of a record, -1 if it has none."""
+        label, classes = int(self.value(record, self.features.label_key or "")), len(self.features.class_names)
+        if not -1 <= label < classes:
+            raise _damaged(
+                self.prepared.folder, f"a record of {self.split!r} has the label {label} of {classes} classes"
+            )
+        return label

@@ -4,17 +4,22 @@ A set of one fixed size becomes an array in memory-mapped storage, decoded once 
 decoded, cropped and resized each time a picture is asked for (`streams`).
 """
 
+import contextlib
 import dataclasses
+import logging
 import os
+import pathlib
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from metamask_jax.data import builders, in_memory, prepared
 from metamask_jax.data.in_memory import ArraySource
+from metamask_jax.data.options import build
 from metamask_jax.data.streams import Streaming, StreamSource
-from metamask_jax.errors import DataError
+from metamask_jax.errors import DataError, shown
 
+_log = logging.getLogger(__name__)
 Source = ArraySource | StreamSource
 
 _ROLES = {"pretrain": ("unlabelled", "train"), "train": ("train",), "test": ("test", "validation")}
@@ -49,7 +54,7 @@ def open_source(
     Returns:
       An `ArraySource`, or for a set of many sizes a `streams.StreamSource`.
     """
-    data_dir = os.path.abspath(os.path.expanduser(data_dir))
+    data_dir = _usable_folder(data_dir)
     own_options, streaming = _sort_options(name, options)
     found = _find_or_prepare(name, data_dir, own_options)
     split = _split_of_role(found, split)
@@ -104,7 +109,12 @@ def _open(
     """Opens a split: from the decoded arrays if they are there, else by its records."""
     folder = in_memory.cache_folder(found, split, data_dir)
     if folder.exists():
-        return _fixed(in_memory.load(folder, found.name), streaming)
+        try:
+            return _fixed(in_memory.load(folder, found.name), streaming)
+        except in_memory.DamagedError as error:
+            _log.warning("%s is of an older version or damaged (%s); the pictures are decoded again", folder, error)
+            with contextlib.suppress(OSError):  # a data_dir that may only be read
+                in_memory.discard(folder)
     records = prepared.Records(found, split)
     features = records.features
     if features.image_size is not None:
@@ -112,7 +122,10 @@ def _open(
     if view_size is not None:
         streaming = {"image_size": view_size} | streaming
     if "image_size" not in streaming:
-        raise DataError(f"image_size is not set; {found.name!r} has pictures of many sizes, which need one to come to")
+        raise DataError(
+            f"image_size is not set; {found.name!r} has pictures of many sizes, which need one to come to "
+            "(config.data.image_size)"
+        )
     return StreamSource(
         name=found.name,
         records=records,
@@ -121,7 +134,7 @@ def _open(
         label_key=features.label_key,
         num_classes=len(features.class_names),
         class_names=features.class_names,
-        streaming=Streaming(**streaming),
+        streaming=build(Streaming, streaming),
         label_file=folder.with_name(f"{folder.name}-labels.npz"),
     )
 
@@ -138,9 +151,9 @@ def _fixed(source: ArraySource, streaming: dict[str, Any]) -> ArraySource:
 def _find_or_prepare(name: str, data_dir: str, options: dict[str, Any]) -> prepared.Prepared:
     """Returns the prepared dataset; `options` are those of our own builder, none for a public set."""
     if name in builders.OPTIONS:
-        if options.get("path"):
+        if isinstance(options.get("path"), str):
             options = options | {"path": os.path.expanduser(options["path"])}
-        own = builders.OPTIONS[name](**options)
+        own = build(builders.OPTIONS[name], options)
         full_name = f"{name}/{own.config_name}"
         if (found := prepared.find(full_name, data_dir)) is None:
             prepared.prepare_own(name, own, data_dir)
@@ -151,6 +164,18 @@ def _find_or_prepare(name: str, data_dir: str, options: dict[str, Any]) -> prepa
     if found is None:
         raise DataError(f"{name!r} was prepared but is not in {data_dir!r}")
     return found
+
+
+def _usable_folder(data_dir: str) -> str:
+    """The folder's absolute path; refused where a file is in the way."""
+    path = os.path.abspath(os.path.expanduser(data_dir))
+    existing = pathlib.Path(path)
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    if "\0" in path or not existing.is_dir():
+        found = "a file" if str(existing) == path else f"{str(existing)!r}, which is a file"
+        raise DataError(f"data_dir={shown(data_dir)}; expected a folder, found {found} (config.data.dir)")
+    return path
 
 
 def _split_of_role(found: prepared.Prepared, split: str) -> str:

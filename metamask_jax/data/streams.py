@@ -158,7 +158,7 @@ class StreamSource:
         features = self.records.read(indices)
         what = f"of {self.records.split!r} of {self.name!r}"
         decoded = [
-            pictures.decode(f[self.image_key].bytes_list.value[0], f"picture {i} {what}")
+            pictures.decode(self.records.value(f, self.image_key), f"picture {i} {what}")
             for i, f in zip(indices, features, strict=True)
         ]
         return decoded, self._labels(features)
@@ -166,7 +166,7 @@ class StreamSource:
     def _labels(self, features: list[Any]) -> np.ndarray:
         if self.label_key is None:
             return np.full(len(features), -1, np.int32)
-        return np.array([f[self.label_key].int64_list.value[0] for f in features], np.int32)
+        return np.array([self.records.label(f) for f in features], np.int32)
 
 
 def _kept_labels(path: pathlib.Path | None, size: int) -> np.ndarray | None:

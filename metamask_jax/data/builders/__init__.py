@@ -42,10 +42,11 @@ class ConfoundedShapesOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.strength <= 1:
-            raise DataError(f"strength={self.strength}; expected a number from 0 to 1")
-        for name, least in (("image_size", 16), ("train_size", 1), ("test_size", 1)):
-            if (value := getattr(self, name)) < least:
-                raise DataError(f"{name}={value}; expected at least {least}")
+            raise DataError(f"strength={self.strength}; expected a number from 0 to 1 (config.data.options.strength)")
+        bounds = {"image_size": (16, 1024), "train_size": (1, 10**7), "test_size": (1, 10**7)}
+        for name, (least, most) in bounds.items():
+            if not least <= (value := getattr(self, name)) <= most:
+                raise DataError(f"{name}={value}; expected {least} to {most} (config.data.options.{name})")
 
     @property
     def config_name(self) -> str:
@@ -67,7 +68,10 @@ class TinyImagenetOptions:
 
     def __post_init__(self) -> None:
         if self.path is not None and not os.path.exists(self.path):
-            raise DataError(f"path={self.path!r} does not exist; expected the zip or folder of Tiny ImageNet")
+            raise DataError(
+                f"path={self.path!r} does not exist; expected the zip or folder of Tiny ImageNet "
+                "(config.data.options.path)"
+            )
 
     @property
     def config_name(self) -> str:
@@ -93,9 +97,11 @@ class ImageFolderOptions:
 
     def __post_init__(self) -> None:
         if self.on_error not in ("skip", "refuse"):
-            raise DataError(f"on_error={self.on_error!r}; expected 'skip' or 'refuse'")
+            raise DataError(f"on_error={self.on_error!r}; expected 'skip' or 'refuse' (config.data.options.on_error)")
         if not os.path.isdir(self.path):
-            raise DataError(f"path={self.path!r} is not a folder; expected a folder of pictures")
+            raise DataError(
+                f"path={self.path!r} is not a folder; expected a folder of pictures (config.data.options.path)"
+            )
 
     @functools.cached_property
     def config_name(self) -> str:

@@ -86,7 +86,7 @@ def named(path: object) -> str:
 
 def _split_folders(root: pathlib.Path, problems: list[str]) -> dict[str, pathlib.Path]:
     """The folder of each split; the whole folder is `train` where it has no such folders."""
-    folders = [entry for entry in _entries(root, []) if entry.is_dir()]
+    folders = [pathlib.Path(entry.path) for entry in _entries(root, []) if entry.is_dir()]
     splits: dict[str, pathlib.Path] = {}
     others: list[str] = []
     for folder in folders:
