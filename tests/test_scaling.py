@@ -1,38 +1,42 @@
-"""What a step sends between devices, counted in the compiled program, against the formulas of docs/scaling.md."""
+"""What a step sends between devices, against the formulas of docs/scaling.md; pmap and shard_map agree."""
 
-import math
-import re
 from collections import Counter
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, PartitionSpec
 
+from metamask_jax.core.state import Pair
 from metamask_jax.data.loader import Batch
+from metamask_jax.training.roofline import collectives
 from metamask_jax.training.state import TrainState, init_state
 from metamask_jax.training.step import make_train_step
-from tests.tiny import tiny_batch, tiny_config
+from tests.references import relative_error
+from tests.tiny import LENGTH, doubled_start, step_on, tiny_batch, tiny_config
 
-_COLLECTIVE = re.compile(r"= (?P<shapes>.*?) (?P<name>all-reduce|all-gather|reduce-scatter|all-to-all)(-start)?\(")
 
-
-def sent(program: str) -> Counter:
+def numbers(program: str) -> Counter:
     """Numbers in the results of each kind of collective of a compiled program."""
     counts: Counter = Counter()
-    for found in _COLLECTIVE.finditer(program):
-        for shape in re.findall(r"f32\[([\d,]*)\]", found["shapes"]):
-            counts[found["name"]] += math.prod(int(size) for size in shape.split(",") if size)
+    for traffic in collectives(program):
+        assert traffic.dtype == "f32"
+        counts[traffic.kind] += traffic.size // 4
     return counts
 
 
-def compiled(learn: bool, devices: int) -> tuple[str, TrainState]:
+def compiled(learn: bool, devices: int) -> tuple[str, TrainState, int]:
+    """The program, the state, and how many numbers the step reports that devices might disagree on."""
     config = tiny_config({"mask.learn": str(learn)})
     step = make_train_step(config, steps_per_epoch=10, total_steps=10, axis_name="batch")
     state = init_state(config)
     batch = Batch(*(jnp.asarray(leaf).reshape(devices, -1, *leaf.shape[1:]) for leaf in tiny_batch()))
     mapped = jax.pmap(step, axis_name="batch", in_axes=(None, 0), out_axes=None, devices=jax.devices()[:devices])
-    return mapped.lower(state, batch).compile().as_text(), state
+    lowered = mapped.lower(state, batch)
+    _, metrics = lowered.out_info
+    agreed_on = metrics.keys() - {"learning_rate", "skipped", "skipped_in_a_row"}
+    return lowered.compile().as_text(), state, len(agreed_on)
 
 
 def size(tree: object) -> int:
@@ -42,7 +46,7 @@ def size(tree: object) -> int:
 VIEWS, BATCH, CONTRAST, DRR = 2, 16, 6, 10  # of the tiny configuration: projections' lengths at the end
 
 
-def expected_joint(state: TrainState, devices: int) -> dict[str, int]:
+def expected_joint(state: TrainState, metrics: int, devices: int) -> dict[str, int]:
     channels = size(state.batch_stats) // 2  # a mean and a variance each
     return {
         "all-reduce": size(state.params)  # the gradient
@@ -50,7 +54,8 @@ def expected_joint(state: TrainState, devices: int) -> dict[str, int]:
         + 2 * (DRR**2 + DRR)  # the correlation matrix and its diagonal, and their cotangents
         + 6 * VIEWS * DRR  # the statistics that normalise it
         + 2 * size(state.mask)  # spread of the features, a metric
-        + 2,  # the loss, and its cotangent
+        + 2  # the loss, and its cotangent
+        + metrics,  # all of them, so that devices agree on whether the step counts
         "all-gather": VIEWS * BATCH * CONTRAST,
         "reduce-scatter": VIEWS * BATCH * CONTRAST // devices,
     }
@@ -58,14 +63,14 @@ def expected_joint(state: TrainState, devices: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("devices", [2, 4])
 def test_joint_step_sends_what_the_formula_says(devices: int) -> None:
-    program, state = compiled(learn=False, devices=devices)
-    assert sent(program) == expected_joint(state, devices)
+    program, *state_and_metrics = compiled(learn=False, devices=devices)
+    assert numbers(program) == expected_joint(*state_and_metrics, devices)
 
 
 def test_exact_meta_step_adds_two_gradients_and_three_contrasts() -> None:
-    program, state = compiled(learn=True, devices=2)
-    joint = expected_joint(state, 2)
-    counts = sent(program)
+    program, state, metrics = compiled(learn=True, devices=2)
+    joint = expected_joint(state, metrics, 2)
+    counts = numbers(program)
     assert counts["all-gather"] == 4 * joint["all-gather"]
     assert counts["reduce-scatter"] == 4 * joint["reduce-scatter"]
     trained = size([state.params["encoder"], state.params["method"]])
@@ -73,3 +78,29 @@ def test_exact_meta_step_adds_two_gradients_and_three_contrasts() -> None:
     # The trial's gradient and what is pulled back through its mean, both parts of the mask's, BatchNorm thrice.
     larger = joint["all-reduce"] + 2 * trained + 2 * size(state.mask) + 11 * VIEWS * channels
     assert 0 <= counts["all-reduce"] - larger <= 8  # losses
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("estimator", ["exact", "lookahead"])
+def test_shard_map_over_a_mesh_is_pmap(estimator: str) -> None:
+    """The way on when pmap goes: the same step, its batch not yet in shares, on four devices in float64."""
+    config, state = doubled_start(
+        tiny_config({"meta.estimator": estimator, "data.augmentation": "plain", "encoder.name": "smooth"})
+    )
+    batch = tiny_batch()
+    step = jax.jit(
+        jax.shard_map(
+            make_train_step(config, **LENGTH, axis_name="batch"),
+            mesh=Mesh(np.array(jax.devices()[:4]), ("batch",)),
+            in_specs=(PartitionSpec(), PartitionSpec("batch")),
+            out_specs=PartitionSpec(),
+            check_vma=False,
+        )
+    )
+    found = expected = state
+    for _ in range(2):
+        given = Pair(batch, batch) if estimator == "lookahead" else batch
+        found, metrics = step(found, given)
+        expected, reference = step_on(4, config)(expected, given)
+    for one, other in zip(jax.tree.leaves((found, metrics)), jax.tree.leaves((expected, reference)), strict=True):
+        assert relative_error(one, other) < 1e-12 if np.any(other) else not np.any(one)
