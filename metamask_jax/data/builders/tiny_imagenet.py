@@ -1,25 +1,32 @@
 """`tiny_imagenet`: the 200 classes of 64 x 64 pictures that the paper calls IN-200, from the official zip's layout."""
 
+import hashlib
+import http.client
 import io
+import logging
 import pathlib
-import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import tensorflow_datasets as tfds
 
+from metamask_jax.core.storage import replacing
 from metamask_jax.data.builders import TinyImagenetOptions, base
-from metamask_jax.errors import DataError
+from metamask_jax.errors import DataError, one_line
 
-_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+_log = logging.getLogger(__name__)
+_URL = "https://cs231n.stanford.edu/tiny-imagenet-200.zip"
+_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"  # of the official zip, as published by the projects that use it
 
 
 class Archive:
     """The files of a zip or of a folder, named by their path below the one that holds `wnids.txt`."""
 
     def __init__(self, path: str) -> None:
+        self.path = path
         names, self._read = _open(pathlib.Path(path))
         roots = [name.removesuffix("wnids.txt") for name in names if name.split("/")[-1] == "wnids.txt"]
         if len(roots) != 1:
@@ -29,11 +36,23 @@ class Archive:
 
     def read(self, name: str) -> bytes:
         """Returns the contents of a file."""
-        return self._read(self._root + name)
+        try:
+            return self._read(self._root + name)
+        except (KeyError, FileNotFoundError) as e:
+            raise DataError(f"{self.path!r} holds no file {name!r}; expected one, as in the official zip") from e
+        except (OSError, RuntimeError, NotImplementedError, EOFError, zipfile.BadZipFile, zlib.error) as e:
+            raise DataError(f"{name!r} of {self.path!r} is damaged ({one_line(e)}); expected the official file") from e
 
-    def rows(self, name: str) -> list[list[str]]:
-        """Returns the tab-separated fields of the lines of a text file."""
-        return [line.split("\t") for line in self.read(name).decode().splitlines() if line.strip()]
+    def rows(self, name: str, fields: int) -> list[list[str]]:
+        """Returns the tab-separated fields of the lines of a text file, at least so many of each."""
+        try:
+            rows = [line.split("\t") for line in self.read(name).decode().splitlines() if line.strip()]
+        except UnicodeDecodeError as e:
+            raise DataError(f"{name!r} of {self.path!r} is no text; expected the official file") from e
+        for i, row in enumerate(rows, start=1):
+            if len(row) < fields:
+                raise DataError(f"line {i} of {name!r} of {self.path!r} has {len(row)} fields; expected {fields}")
+        return rows
 
 
 def _open(path: pathlib.Path) -> tuple[list[str], Callable[[str], bytes]]:
@@ -43,8 +62,8 @@ def _open(path: pathlib.Path) -> tuple[list[str], Callable[[str], bytes]]:
         return names, lambda name: (path / name).read_bytes()
     try:
         archive = zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile) as e:
-        raise DataError(f"path={str(path)!r} is neither a folder nor a whole zip ({e})") from e
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as e:
+        raise DataError(f"path={str(path)!r} is neither a folder nor a whole zip ({one_line(e)})") from e
     return archive.namelist(), archive.read
 
 
@@ -72,18 +91,26 @@ class Builder(base.RecordBuilder):
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
         del dl_manager
         archive = Archive(self.options.path or _download(pathlib.Path(self.data_dir_root, "downloads")))
-        present = {name.split("/")[1] for name in archive.names if name.startswith("train/")}
-        found = [row[0] for row in archive.rows("wnids.txt") if row[0] in present]
+        files = _training_files(archive.names)
+        listed, present = [row[0] for row in archive.rows("wnids.txt", 1)], {wnid for _, wnid in files}
+        found = [wnid for wnid in listed if wnid in present]
+        if not found:
+            raise DataError(
+                f"{archive.path!r} holds no training pictures of the {len(listed)} classes in its wnids.txt; expected "
+                "train/WNID/images/*.JPEG, as in the official zip"
+            )
         if unknown := sorted(set(self.options.classes) - set(found)):
             raise DataError(
                 f"classes={unknown[0]!r}; expected some of the {len(found)} classes found: {found[0]!r}, ..."
             )
+        if len(found) < len(listed) and not self.options.classes:
+            _log.warning("%s holds pictures of %d of its %d classes", archive.path, len(found), len(listed))
         wnids = sorted(self.options.classes or found)
         self.info.features["label"].names = _class_names(archive, wnids)
         labels = {wnid: label for label, wnid in enumerate(wnids)}
         return {
-            "train": self._generate_examples(archive, _training_files(archive.names), labels),
-            "validation": self._generate_examples(archive, _validation_files(archive), labels),
+            "train": self._generate_examples(archive, files, labels),
+            "validation": self._generate_examples(archive, _validation_files(archive, labels), labels),
         }
 
     def _generate_examples(
@@ -96,7 +123,7 @@ class Builder(base.RecordBuilder):
 
 def _class_names(archive: Archive, wnids: list[str]) -> list[str]:
     """Returns a name for each class: its first word, followed by its id where two classes share the word."""
-    words = {row[0]: row[1].split(",")[0] for row in archive.rows("words.txt")}
+    words = {row[0]: row[1].split(",")[0] for row in archive.rows("words.txt", 2)}
     names = [words.get(wnid, wnid) for wnid in wnids]
     return [name if names.count(name) == 1 else f"{name} ({wnid})" for name, wnid in zip(names, wnids, strict=True)]
 
@@ -106,11 +133,17 @@ def _training_files(names: list[str]) -> list[tuple[str, str]]:
     return [(name, name.split("/")[1]) for name in names if name.startswith("train/") and name.endswith(".JPEG")]
 
 
-def _validation_files(archive: Archive) -> list[tuple[str, str]]:
-    """Returns each validation picture's file and class."""
+def _validation_files(archive: Archive, wnids: Container[str]) -> list[tuple[str, str]]:
+    """Returns the file and class of each validation picture of some classes."""
     present = set(archive.names)
-    listed = [(f"val/images/{row[0]}", row[1]) for row in archive.rows("val/val_annotations.txt")]
-    return [(name, wnid) for name, wnid in listed if name in present]
+    rows = archive.rows("val/val_annotations.txt", 2)
+    listed = [(f"val/images/{row[0]}", row[1]) for row in rows if row[1] in wnids]
+    found = [(name, wnid) for name, wnid in listed if name in present]
+    if not found:
+        raise DataError(f"{archive.path!r} holds no validation pictures of its classes; expected val/images/*.JPEG")
+    if len(found) < len(listed):
+        _log.warning("%s holds %d of the %d validation pictures of its classes", archive.path, len(found), len(listed))
+    return found
 
 
 def _download(folder: pathlib.Path) -> str:
@@ -118,19 +151,28 @@ def _download(folder: pathlib.Path) -> str:
     from tqdm import tqdm
 
     path = folder / "tiny-imagenet-200.zip"
-    if path.exists():
+    instead = f"put the zip at {path}, or set path= to it (config.data.options.path)"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as partial:
+            try:
+                with tqdm(desc="Downloading Tiny ImageNet", unit="B", unit_scale=True, disable=None) as progress:
+
+                    def report(blocks: int, block_size: int, total: int) -> None:
+                        progress.total = total
+                        progress.update(blocks * block_size - progress.n)
+
+                    urllib.request.urlretrieve(_URL, partial, report)
+            except (OSError, http.client.HTTPException) as e:
+                raise DataError(f"{_URL} could not be downloaded ({one_line(e)}); {instead}") from e
+            _check_digest(partial, f"what {_URL} gave is not the official file: {instead}")
         return str(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    try:
-        with tqdm(desc="Downloading Tiny ImageNet", unit="B", unit_scale=True, disable=None) as progress:
-
-            def report(blocks: int, block_size: int, total: int) -> None:
-                progress.total = total
-                progress.update(blocks * block_size - progress.n)
-
-            urllib.request.urlretrieve(_URL, partial, report)
-    except (OSError, urllib.error.URLError) as e:
-        raise DataError(f"{_URL} could not be downloaded ({e}); put the zip at {path}, or set path= to it") from e
-    partial.rename(path)
+    _check_digest(path, f"{path} is not the official file: delete it, or {instead}")
     return str(path)
+
+
+def _check_digest(path: pathlib.Path, message: str) -> None:
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if found != _MD5:
+        raise DataError(f"{message} (its MD5 is {found}; expected {_MD5})")
