@@ -20,13 +20,17 @@ $(VENV)/.dev: $(VENV)/.run
 	$(PIP) install --quiet --constraint requirements.lock --editable '.[test,lint,docs]'
 	touch $@
 
+$(VENV)/.tpu: $(VENV)/.dev
+	$(PIP) install --quiet --constraint requirements.lock --editable '.[tpu]'
+	touch $@
+
 quickstart: $(VENV)/.run  ## pretrain on the embedded data and write a report: no download
 	$(BIN)/python run_pretrain.py
 
 test: $(VENV)/.dev  ## run the test suite
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-slow: $(VENV)/.dev  ## run the long tests: killed and restarted runs, several processes
+slow: $(VENV)/.tpu  ## run the long tests: killed and restarted runs, several processes, a TPU's compiler
 	$(BIN)/python -m pytest -n 2 -m slow tests
 
 lint: $(VENV)/.dev  ## check style and formatting
@@ -45,7 +49,7 @@ format: $(VENV)/.dev  ## rewrite the code in the project's format
 
 lock:  ## resolve the newest versions of every dependency into requirements.lock
 	rm -rf .lock-venv && $(PYTHON) -m venv .lock-venv
-	.lock-venv/bin/python -m pip install --quiet '.[prepare,wandb,examples,docs,test,lint]'
+	.lock-venv/bin/python -m pip install --quiet '.[prepare,wandb,examples,tpu,docs,test,lint]'
 	.lock-venv/bin/python -m pip freeze --all --exclude pip --exclude metamask_jax > requirements.lock
 	rm -rf .lock-venv
 
