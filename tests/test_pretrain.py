@@ -1,5 +1,6 @@
 """Whole runs: what they leave behind, and that an interruption leaves no trace in it."""
 
+import concurrent.futures
 import contextlib
 import functools
 import json
@@ -7,6 +8,7 @@ import os
 import resource
 import shutil
 import signal
+import time
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +16,10 @@ import numpy as np
 import pytest
 
 from metamask_jax.cli.quickstart import run_quickstart
-from metamask_jax.config import to_json
+from metamask_jax.config import apply_overrides, to_json
 from metamask_jax.core.storage import read_json_lines
-from metamask_jax.errors import ConfigError, Interrupted, TrainingError
-from metamask_jax.evaluate.online import pretrain
+from metamask_jax.errors import CheckpointError, ConfigError, Interrupted, TrainingError
+from metamask_jax.evaluate.online import OnlineEvaluator, pretrain
 from metamask_jax.training import distributed as parallel
 from metamask_jax.training import loop as train
 from metamask_jax.training import sampling
@@ -203,6 +205,152 @@ def test_a_damaged_newest_checkpoint_costs_a_few_steps_and_nothing_else(finished
     assert "set aside" in caplog.text
     jax.tree.map(np.testing.assert_array_equal, final_state(tmp_path, config).state, final_state(workdir, config).state)
     assert trajectory(tmp_path) == trajectory(workdir)
+
+
+def damage_all(workdir):
+    for path in (workdir / "checkpoints").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_without_a_whole_checkpoint_nothing_happens_until_restart(finished, tmp_path):
+    workdir, config, _ = finished
+    shutil.copytree(workdir, tmp_path, dirs_exist_ok=True)
+    damage_all(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"none of the checkpoints \[.*\] can be read; expected .*--restart"):
+            pretrain(config, tmp_path)
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    pretrain(config, tmp_path, restart=True)
+    assert trajectory(tmp_path) == trajectory(tmp_path / "previous-1") == trajectory(workdir)
+    for name in ("masks.jsonl", "config.json", "result.json", "report.html"):
+        assert (tmp_path / "previous-1" / name).read_bytes() == (workdir / name).read_bytes()
+    assert (tmp_path / "previous-1" / "checkpoints" / "12").is_dir()
+
+
+@pytest.mark.parametrize("left", ["nothing", "4.damaged"])
+def test_a_log_whose_checkpoints_are_gone_is_not_emptied(finished, tmp_path, left):
+    workdir, config, _ = finished
+    shutil.copytree(workdir, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints"))
+    (tmp_path / "checkpoints" / left).mkdir(parents=True)
+    message = (
+        "metrics up to step 12, no checkpoint" if left == "nothing" else r"only damaged checkpoints \(4\.damaged\)"
+    )
+    with pytest.raises(CheckpointError, match=message + r".*--restart"):
+        pretrain(config, tmp_path)
+    assert trajectory(tmp_path) == trajectory(workdir)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"train": {"steps"', b"\xff\xfe"])
+def test_a_config_json_that_cannot_be_read_is_one_sentence(finished, tmp_path, content):
+    _, config, _ = finished
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"config\.json cannot be used, ") as refusal:
+        pretrain(config, tmp_path)
+    assert "\n" not in str(refusal.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_an_error_in_an_evaluation_costs_nothing(finished, tmp_path, monkeypatch):
+    """The evaluation after step 8 fails; the step is saved, and the same command evaluates it and goes on."""
+    workdir, config, _ = finished
+
+    def fail(self, state):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OnlineEvaluator, "__call__", fail)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="out of memory"):
+                pretrain(config, tmp_path)
+            assert final_state(tmp_path, config).step == 8
+    pretrain(config, tmp_path)
+    assert trajectory(tmp_path) == trajectory(workdir)
+    jax.tree.map(np.testing.assert_array_equal, final_state(tmp_path, config).state, final_state(workdir, config).state)
+
+
+def test_what_cannot_be_evaluated_is_refused_before_anything_is_written(data_dir, tmp_path):
+    with pytest.raises(ConfigError, match=r"config\.eval\.size=1; expected at least 2"):
+        pretrain(config_for(data_dir, eval__size=1), tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"config\.eval\.k=65; expected at most 64"):
+        pretrain(config_for(data_dir, eval__k=65), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_cannot_be_built_is_refused_before_anything_is_written(data_dir, tmp_path, monkeypatch):
+    def fail(*args, **settings):
+        raise OverflowError("cannot convert float infinity to integer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "init_state", fail)
+        with pytest.raises(OverflowError):  # of a plugin: its author will want to see where
+            pretrain(config_for(data_dir), tmp_path / "run")
+        config = apply_overrides(config_for(data_dir), {"plugins": "()", "encoder.name": "resnet18"})
+        with pytest.raises(ConfigError, match=r"'resnet18'.* cannot be built \(cannot convert float infinity"):
+            pretrain(config, tmp_path / "run")
+    monkeypatch.setattr(train, "make_train_step", lambda config, **how: fail)
+    with pytest.raises(OverflowError):
+        pretrain(config_for(data_dir), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_configuration_that_was_never_trained_binds_nobody(data_dir, tmp_path):
+    (tmp_path / "config.json").write_text(to_json(config_for(data_dir, train__seed=5)))
+    train.check_workdir(tmp_path, config_for(data_dir), accept_changes=False, restart=False)
+
+
+class Pending:
+    """A number that is not there yet."""
+
+    def __init__(self, future):
+        self._future = future
+
+    def block_until_ready(self):
+        self._future.result()
+        return self
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self._future.result(), dtype)
+
+    def __int__(self):
+        return self._future.result()
+
+
+class SlowStep:
+    """A step on a device that takes its time and hands out its results before they are there, as accelerators do."""
+
+    def __init__(self):
+        self.dispatched, self.done = [], []
+        self._device = concurrent.futures.ThreadPoolExecutor(1)
+
+    def lower(self, state, batch):
+        return self
+
+    def compile(self):
+        return self
+
+    def __call__(self, state, batch):
+        self.dispatched.append(time.monotonic())
+        value = Pending(self._device.submit(self._work))
+        return state.replace(mask=jnp.asarray(state.mask)), {"skipped_in_a_row": value, "loss": value}
+
+    def _work(self):
+        time.sleep(0.2)
+        self.done.append(time.monotonic())
+        return 0
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_step_is_dispatched_before_the_one_before_is_done(data_dir, tmp_path, monkeypatch, every):
+    """Also while every step is logged and the mask's course is kept; three steps at most are under way."""
+    step = SlowStep()
+    monkeypatch.setattr(parallel, "parallelize", lambda *args: step)
+    train.train(config_for(data_dir, log__every_steps=every, checkpoint__every_steps=100, train__steps=9), tmp_path)
+    assert [line["step"] for line in trajectory(tmp_path)] == list(range(every, 10, every))
+    # After the first step the host waits once, to say how long compiling took.
+    assert all(begun < ended for begun, ended in zip(step.dispatched[2:], step.done[1:], strict=False))
+    assert all(begun > ended for begun, ended in zip(step.dispatched[3:], step.done, strict=False))
 
 
 def test_one_nan_is_skipped_and_counted_and_training_goes_on(data_dir, tmp_path, monkeypatch):

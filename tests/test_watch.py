@@ -1,11 +1,13 @@
 """What is watched of a run, beside the files that tests/test_pretrain.py looks at."""
 
+import logging
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from metamask_jax.config import apply_overrides, default_config
+from metamask_jax.core.storage import read_json_lines
 from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.online import pretrain
 from metamask_jax.training.logging import Watch
@@ -48,3 +50,28 @@ def test_tensorboard_does_not_delay_the_first_step(tmp_path):
         assert not (tmp_path / "tensorboard").exists()
         watch.log(1, {"loss": 1.0})
         assert (tmp_path / "tensorboard").exists()
+
+
+def test_rates_and_the_time_left_are_those_of_training_alone(tmp_path, monkeypatch, caplog):
+    """Nine minutes of compiling, two steps per second, then five minutes of evaluation."""
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    config = apply_overrides(default_config(), {"log.tensorboard": "False", "train.batch_size": "32"})
+    with (
+        caplog.at_level(logging.INFO, "metamask_jax"),
+        Watch(config, tmp_path, start_step=0, total_steps=100) as watch,
+    ):
+        now[0] = 540.0
+        watch.start_clock(1)
+        watch.log(1, {"loss": 1.0})
+        now[0] = 545.0
+        watch.log(11, {"loss": 1.0})
+        now[0] = 850.0
+        watch.log(21, {"loss": 1.0}, done=550.0)
+        watch.start_clock(21)
+        now[0] = 855.0
+        watch.log(31, {"loss": 1.0})
+    rates = [line.get("images_per_second") for line in read_json_lines(tmp_path / "metrics.jsonl")]
+    assert rates == [None, 64.0, 64.0, 64.0]
+    assert [message.endswith("left") for message in caplog.messages] == [False, True, True, True]
+    assert caplog.messages[1].endswith("64 img/s  0:44 left")

@@ -64,7 +64,7 @@ def read_config_json(workdir: pathlib.Path) -> ConfigDict:
     try:
         return from_json((workdir / "config.json").read_bytes())
     except (OSError, ConfigError) as error:
-        raise ConfigError(f"--workdir {workdir}: config.json cannot be used: {error}") from error
+        raise ConfigError(f"--workdir {workdir}: config.json cannot be used, {error}") from error
 
 
 def has_checkpoints(workdir: pathlib.Path) -> bool:
