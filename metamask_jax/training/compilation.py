@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from metamask_jax.core.state import Pair
+from metamask_jax.core.state import Judged, Pair
 from metamask_jax.data.loader import Batch
 from metamask_jax.errors import ConfigError
 from metamask_jax.training import distributed
 from metamask_jax.training.roofline import CHIPS, PASSES, Chip, Roofline, Traffic, collectives, roofline
-from metamask_jax.training.state import init_state, looks_ahead
+from metamask_jax.training.state import has_judge, init_state, looks_ahead
 from metamask_jax.training.step import make_train_step
 
 _TOPOLOGY = re.compile(r"(?P<chip>\w+):(?P<shape>\d+(x\d+){1,2})")
@@ -145,9 +145,11 @@ def _arguments(config: ConfigDict, devices: int, picture: Sequence[int]) -> tupl
     share = (devices, config.train.batch_size // devices)
     images: Any = jax.ShapeDtypeStruct((*share, *picture), jnp.uint8)
     places: Any = jax.ShapeDtypeStruct(share, jnp.int32)
-    batch: Batch | Pair = Batch(images, places, places, places)
+    batch: Batch | Pair | Judged = Batch(images, places, places, places)
     if looks_ahead(config):
         batch = Pair(batch, batch)
+    elif has_judge(config):
+        batch = Judged(batch, batch)  # few labelled images may be fewer
     return jax.eval_shape(lambda: init_state(config)), batch
 
 

@@ -75,6 +75,17 @@ BOXES = [(0, 0, 23, 31), (3, 5, 7, 9), (2, 1, 20, 5), (22, 30, 1, 1), (10, 0, 12
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("out", [8, 40])
+def test_accelerators_resample_to_the_same_pixels(out, interpolation):
+    """By products with matrices; on CPUs by fetching rows. Within 1e-6 of the range of the pixels."""
+    lines = jnp.asarray(random_image(23, 31).reshape(23, -1))
+    for top, _, height, _ in BOXES:
+        taps = ops.resample_taps(top, height, size=23, out=out, interpolation=interpolation)
+        multiplied, fetched = ops._multiply_rows(lines, taps), ops._fetch_rows(lines, taps)
+        np.testing.assert_allclose(multiplied, fetched, atol=255e-6)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("out", [8, 40])
 @pytest.mark.parametrize("box", BOXES)
 def test_resample_equals_cropping_then_resizing(box, out, interpolation):
     # Not too near to black and white: Pillow clips a cubic's overshoot after each of its two passes.
