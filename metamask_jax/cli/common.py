@@ -6,15 +6,17 @@ import os
 import re
 import sys
 import traceback
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from metamask_jax.config import config_names
-from metamask_jax.errors import CheckpointError, ConfigError, DataError, Interrupted, TrainingError
+from metamask_jax.errors import CheckpointError, ConfigError, DataError, Interrupted, TrainingError, shown
 
 OVERRIDES = "Any configuration key can be set by --config.KEY=VALUE, such as --config.train.seed=1."
 PROGRAMS = "~/.cache/metamask_jax"  # where compiled programs are kept
 _OVERRIDE = "--config."
+_LONGEST_PATH = 4000  # bytes, a little less than Linux takes: files in a folder have names, too
 
 
 class Parser(argparse.ArgumentParser):
@@ -44,7 +46,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_run(self) -> None:
         """Adds `--workdir` and `--step`, which `load_run` reads."""
-        self.add_argument("--workdir", required=True, help="of the pretrained run")
+        self.add_argument("--workdir", type=path_name, required=True, help="of the pretrained run")
         self.add_argument(
             "--step", type=saved_step, default="last", help="a saved step, 'last' or 'best' (%(default)s)"
         )
@@ -68,6 +70,15 @@ def whole_number(least: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def path_name(text: str) -> str:
+    """The `type` of a flag for a file or folder; it need not be there."""
+    written = os.fsencode(text)
+    controls = any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
+    if not text.strip() or controls or len(written) > _LONGEST_PATH or max(map(len, written.split(b"/"))) > 255:
+        raise argparse.ArgumentTypeError(f"{shown(text)}; expected the name of a file or folder")
+    return text
 
 
 def saved_step(text: str) -> int | str:

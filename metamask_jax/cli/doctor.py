@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ml_collections import ConfigDict
 
-from metamask_jax.cli.common import Parser, guarded
+from metamask_jax.cli.common import Parser, guarded, path_name
 from metamask_jax.errors import CheckpointError, ConfigError, one_line
 
 if TYPE_CHECKING:
@@ -251,12 +251,12 @@ def _programs() -> Finding:
 
 def _doctor(arguments: Sequence[str]) -> int:
     parser = Parser("Checks a workdir, its data and its caches: what is whole, what is damaged, and what can be done.")
-    parser.add_argument("--workdir", required=True, help="of the run, finished or not")
+    parser.add_argument("--workdir", type=path_name, required=True, help="of the run, finished or not")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     flags = parser.read(arguments)
     workdir = pathlib.Path(flags.workdir)
-    if not flags.workdir or not (workdir / "config.json").exists():
-        raise ConfigError(f"--workdir {flags.workdir} has no config.json; expected the folder of a run")
+    if not (workdir / "config.json").exists():
+        raise ConfigError(f"--workdir {workdir} has no config.json; expected the folder of a run")
     findings = examine(workdir)
     damaged = [finding for finding in findings if finding.state == "damaged"]
     if flags.json:

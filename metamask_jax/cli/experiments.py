@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from metamask_jax.cli.common import Parser, guarded, set_up_process, whole_number
+from metamask_jax.cli.common import Parser, guarded, path_name, set_up_process, whole_number
 from metamask_jax.errors import ConfigError
 from metamask_jax.experiments import EXPERIMENTS
 from metamask_jax.experiments.output import write
@@ -25,7 +25,9 @@ def _run(arguments: Sequence[str]) -> int:
     parser.add_argument("--scale", default="cpu", help=f"one of {', '.join(SCALES)} (%(default)s)")
     parser.add_argument("--seeds", type=whole_number(1), help="how many (the scale's own number)")
     parser.add_argument("--only", action="append", default=[], help="LABEL=VALUE: only cells with that label")
-    parser.add_argument("--out", default="runs/experiments", help="where runs and results go (%(default)s)")
+    parser.add_argument(
+        "--out", type=path_name, default="runs/experiments", help="where runs and results go (%(default)s)"
+    )
     parser.add_argument("--data-dir", default="~/tensorflow_datasets", help="of prepared datasets (%(default)s)")
     parser.add_argument("--jobs", type=whole_number(1), default=1, help="cells at a time (%(default)s)")
     parser.add_argument("--cell", help="run this one cell and write no table")

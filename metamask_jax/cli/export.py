@@ -8,7 +8,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from metamask_jax.cli.common import Parser, guarded, saved_step, set_up_process
+from metamask_jax.cli.common import Parser, guarded, path_name, saved_step, set_up_process
 from metamask_jax.evaluate.workdir import load_run
 from metamask_jax.export.files import read_export
 from metamask_jax.export.write import FORMATS, MASKS, TOLERANCE, Difference, export_encoder, verify_export
@@ -18,10 +18,10 @@ def _export(arguments: Sequence[str]) -> int:
     parser = Parser(
         "Writes a pretrained encoder to a file, or proves that such a file gives the checkpoint's features."
     )
-    parser.add_argument("--workdir", required=True, help="of the pretrained run")
+    parser.add_argument("--workdir", type=path_name, required=True, help="of the pretrained run")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--out", type=pathlib.Path, help="the file to write")
-    what.add_argument("--verify", type=pathlib.Path, help="a file to compare with the checkpoint")
+    what.add_argument("--out", type=path_name, help="the file to write")
+    what.add_argument("--verify", type=path_name, help="a file to compare with the checkpoint")
     parser.add_argument(
         "--step", type=saved_step, help="a saved step, 'last' or 'best' (last; with --verify the file's own)"
     )
@@ -37,14 +37,15 @@ def _export(arguments: Sequence[str]) -> int:
         difference = verify_export(flags.verify, run)
         print(_sentence(flags.verify, run.step, difference))
         return 0 if difference.equal else 1
-    suffix = flags.out.suffix.removeprefix(".")
+    out = pathlib.Path(flags.out)
+    suffix = out.suffix.removeprefix(".")
     format_ = flags.format or (suffix if suffix in FORMATS else "safetensors")
-    difference = export_encoder(run, flags.out, format=format_, mask=flags.mask)
-    print(_sentence(flags.out, run.step, difference))
+    difference = export_encoder(run, out, format=format_, mask=flags.mask)
+    print(_sentence(out, run.step, difference))
     return 0
 
 
-def _sentence(path: pathlib.Path, step: int, difference: Difference) -> str:
+def _sentence(path: str | pathlib.Path, step: int, difference: Difference) -> str:
     verdict = "equal" if difference.equal else "NOT equal"
     return (
         f"{path}: features {verdict} to those of step {step}; largest difference {difference.largest:.1e} "

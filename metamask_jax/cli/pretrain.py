@@ -10,14 +10,16 @@ by signal n with its state saved (143 for SIGTERM, 130 for SIGINT, 129 for SIGHU
 import sys
 from collections.abc import Sequence
 
-from metamask_jax.cli.common import OVERRIDES, Parser, guarded, set_up_process, split_overrides, whole_number
+from metamask_jax.cli.common import OVERRIDES, Parser, guarded, path_name, set_up_process, split_overrides, whole_number
 from metamask_jax.config import apply_overrides, load_config
 
 
 def _pretrain(arguments: Sequence[str]) -> int:
     parser = Parser("Pretrains an encoder, or goes on where a stopped run left off.", epilog=OVERRIDES)
     parser.add_config(default="quickstart")
-    parser.add_argument("--workdir", default="runs/quickstart", help="where everything is written (%(default)s)")
+    parser.add_argument(
+        "--workdir", type=path_name, default="runs/quickstart", help="where everything is written (%(default)s)"
+    )
     parser.add_argument("--accept-changes", action="store_true", help="resume although the configuration has changed")
     parser.add_argument(
         "--restart", action="store_true", help="begin anew; what is in the workdir is kept in a folder there"

@@ -7,14 +7,14 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from metamask_jax.cli.common import Parser, guarded
+from metamask_jax.cli.common import Parser, guarded, path_name
 from metamask_jax.errors import ConfigError
 
 
 def _report(arguments: Sequence[str]) -> int:
     parser = Parser("Writes report.html of a run anew, from what its workdir has.")
-    parser.add_argument("--workdir", type=pathlib.Path, required=True, help="of the run, finished or not")
-    workdir = parser.read(arguments).workdir
+    parser.add_argument("--workdir", type=path_name, required=True, help="of the run, finished or not")
+    workdir = pathlib.Path(parser.read(arguments).workdir)
     if not (workdir / "config.json").is_file():
         raise ConfigError(f"--workdir {workdir} has no config.json; expected the folder of a run")
 

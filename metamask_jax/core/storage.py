@@ -1,5 +1,6 @@
 """Files that are whole or not there: a reader, or a kill at any moment, sees the old content or the new one."""
 
+import errno
 import json
 import logging
 import math
@@ -21,7 +22,12 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """Gives the name of a file to write; when the block ends well, that file becomes `path` in one go.
 
     Several processes may do this at once: the last one wins. If the block fails, `path` stays as it was.
+
+    Raises:
+      FileExistsError: `path` is there and is no file: a folder, or a device, which would be replaced, too.
     """
+    if path.exists() and not path.is_file():
+        raise FileExistsError(errno.EEXIST, "it is there and is no regular file", str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
