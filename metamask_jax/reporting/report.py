@@ -5,21 +5,16 @@ any may be missing.
 """
 
 import base64
-import json
 import os
 import pathlib
-import zipfile
 from collections.abc import Callable
 from html import escape
 from typing import Any
 
-import numpy as np
-
-from metamask_jax.config import flatten
 from metamask_jax.core.storage import write_atomically
 from metamask_jax.reporting.page import PAGE
-from metamask_jax.reporting.run_plots import Curve, LoggedRun, Plot, make_plots
-from metamask_jax.reporting.tables import report_rows
+from metamask_jax.reporting.read import read_run
+from metamask_jax.reporting.run_plots import LoggedRun, Plot, make_plots
 from metamask_jax.version import __version__
 
 
@@ -40,30 +35,6 @@ def write_report(workdir: str | os.PathLike[str]) -> pathlib.Path:
     return path
 
 
-def read_run(folder: pathlib.Path) -> LoggedRun:
-    """Reads a workdir; what is missing is empty, what is damaged is noted."""
-    notes: list[str] = []
-
-    def read(name: str, reader: Callable[[pathlib.Path], dict[str, Any]]) -> dict[str, Any]:
-        try:
-            return reader(folder / name)
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            notes.append(f"{name} could not be read: {error}")
-            return {}
-
-    return LoggedRun(
-        name=folder.resolve().name,
-        config=read("config.json", lambda path: flatten(json.loads(path.read_text(encoding="utf-8")))),
-        curves=read("metrics.jsonl", _read_curves),
-        result=read("result.json", lambda path: json.loads(path.read_text(encoding="utf-8"))),
-        arrays=read("report.npz", _read_arrays),
-        evaluation=read("evaluation.json", _read_evaluation),
-        notes=notes,
-    )
-
-
 def render(run: LoggedRun) -> str:
     """The report's HTML."""
     figures = "".join(map(_figure, make_plots(run)))
@@ -82,33 +53,6 @@ def render(run: LoggedRun) -> str:
         body="\n".join(filter(None, blocks)),
         version=escape(__version__),
     )
-
-
-def _read_curves(path: pathlib.Path) -> dict[str, Curve]:
-    """Every metric's steps and values, without those that are not finite."""
-    points: dict[str, list[tuple[int, float]]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:  # cut off when the run was killed
-            continue
-        for key, value in row.items():
-            if key != "step" and isinstance(value, int | float) and np.isfinite(value):
-                points.setdefault(key, []).append((row["step"], value))
-    return {key: Curve(*map(np.array, zip(*pairs, strict=True))) for key, pairs in points.items()}
-
-
-def _read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Every array that can be drawn: neither empty nor with values that are not finite."""
-    with np.load(path) as file:
-        return {key: values for key, values in file.items() if values.size and np.isfinite(values).all()}
-
-
-def _read_evaluation(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        return {"rows": report_rows(json.loads(path.read_text(encoding="utf-8"))["results"])}
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"no results of an evaluation ({error!r})") from error
 
 
 def _percent(value: float) -> str:

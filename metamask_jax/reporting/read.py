@@ -1,0 +1,106 @@
+"""Reads what a run has left, in whatever condition: what is missing is empty, what is damaged is left out and noted."""
+
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from metamask_jax.config import flatten
+from metamask_jax.core.storage import read_json_lines
+from metamask_jax.errors import one_line
+from metamask_jax.reporting.run_plots import Curve, LoggedRun
+from metamask_jax.reporting.tables import report_rows
+
+_LARGEST = 1e30  # of a number that is drawn or printed
+_AXES = {"mask_final": 1, "mask_steps": 1, "mask_trajectory": 2, "singular_values": 1, "correlation": 2}
+
+
+def read_run(folder: pathlib.Path) -> LoggedRun:
+    """Reads a workdir; what is missing is empty, what is damaged is noted."""
+    notes: list[str] = []
+
+    def read(name: str, reader: Callable[[pathlib.Path], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            return reader(folder / name)
+        except FileNotFoundError:
+            return {}
+        except Exception as error:  # what is in a damaged file fails in any way
+            notes.append(f"{name} could not be read: {one_line(error)}")
+            return {}
+
+    return LoggedRun(
+        name=folder.resolve().name,
+        config=read("config.json", lambda path: flatten(_object(path))),
+        curves=read("metrics.jsonl", _curves),
+        result=read("result.json", _result),
+        arrays=read("report.npz", _arrays),
+        evaluation=read("evaluation.json", _evaluation),
+        notes=notes,
+    )
+
+
+def _object(path: pathlib.Path) -> dict[str, Any]:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"it holds a {type(found).__name__}; expected an object")
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it can be drawn and printed; NaN is not smaller than anything."""
+    return isinstance(value, int | float) and abs(value) < _LARGEST
+
+
+def _curves(path: pathlib.Path) -> dict[str, Curve]:
+    """Every metric's steps and values, without those that are not finite; damaged lines are left out."""
+    points: dict[str, list[tuple[int, float]]] = {}
+    for row in read_json_lines(path):
+        for key, value in row.items():
+            if key != "step" and _is_number(value) and abs(row["step"]) < 2**63:
+                points.setdefault(key, []).append((row["step"], value))
+    return {key: Curve(*map(np.array, zip(*pairs, strict=True))) for key, pairs in points.items()}
+
+
+def _result(path: pathlib.Path) -> dict[str, Any]:
+    """Final numbers, and the rows of a table."""
+    found = _object(path)
+    rows = found.get("table", [])
+    if not isinstance(rows, list) or not all(map(_is_row, rows)):
+        raise ValueError("its table has no rows of names and numbers")
+    return {key: value for key, value in found.items() if _is_number(value)} | {"table": rows}
+
+
+def _is_row(row: Any) -> bool:
+    """Whether it has a name and, beside it, numbers, remarks or nothing."""
+    return isinstance(row, dict) and all(
+        isinstance(value, str) or (key != "name" and (value is None or _is_number(value))) for key, value in row.items()
+    )
+
+
+def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Every array that can be drawn: not empty, of finite numbers, and of the shape that goes with its name."""
+    with np.load(path, allow_pickle=False) as file:
+        found = {key: values for key, values in file.items() if values.size}
+    numbers = {key: values for key, values in found.items() if values.dtype.kind in "fiu"}
+    known = {
+        key: values
+        for key, values in numbers.items()
+        if values.ndim == _AXES.get(key, values.ndim) and (np.abs(values) < _LARGEST).all()
+    }
+    unequal = len(known.get("mask_steps", ())) != len(known.get("mask_trajectory", ()))
+    square = "correlation" in known and len(set(known["correlation"].shape)) == 1 and len(known["correlation"]) > 1
+    zero = "singular_values" in known and not (known["singular_values"] > 0).any()
+    unfit = {"mask_steps" if unequal else "", "" if square else "correlation", "singular_values" if zero else ""}
+    return {key: values for key, values in known.items() if key not in unfit}
+
+
+def _evaluation(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        rows = report_rows(_object(path)["results"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no results of an evaluation ({error!r})") from error
+    if not all(map(_is_row, rows)):
+        raise ValueError("no results of an evaluation (an accuracy is no number)")
+    return {"rows": rows}
