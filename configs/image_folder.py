@@ -2,11 +2,13 @@
 
     python run_pretrain.py --config image_folder:PATH,SIZE --workdir runs/mine
 
-PATH is the folder, laid out as in docs/data.md; SIZE the side in pixels that pictures come to, 64 if left out. The
-settings are meant for small sets, on a CPU or a GPU: those of the short runs in `metamask_jax/config/recipes.py`, with
-at most 64 pictures per batch and no more than three quarters of the set, at least 20 epochs and at least 300 steps. The
-encoder is `conv` up to 64 pixels and ResNet-18 with the ImageNet stem above, both narrow: with a GPU and thousands of
-pictures, try `--config.encoder.width=1 --config.train.batch_size=256`. They are not tuned: no result is claimed.
+PATH is the folder, laid out as in docs/data.md; SIZE the side in pixels that pictures come to, 64 if left out. Larger
+pictures are reduced once, to a shorter side of twice that, because decoding them in every epoch would take longer than
+training. The settings are meant for small sets, on a CPU or a GPU: those of the short runs in
+`metamask_jax/config/recipes.py`, with at most 64 pictures per batch and no more than three quarters of the set, at
+least 20 epochs and at least 300 steps. The encoder is `conv` up to 64 pixels and ResNet-18 with the ImageNet stem
+above, both narrow: with a GPU and thousands of pictures, try `--config.encoder.width=1 --config.train.batch_size=256`.
+They are not tuned: no result is claimed.
 """
 
 import os
@@ -37,8 +39,8 @@ def get_config(argument: str = "") -> ConfigDict:
         batch = min(_LARGEST_BATCH, 2 ** max(1, (3 * count // 4).bit_length() - 1))
         config.train.update(batch_size=batch, epochs=max(_LEAST_EPOCHS, -(-_LEAST_STEPS // (count // batch))))
         config.eval.k = min(config.eval.k, count // 2)
-        with config.data.options.unlocked():
-            config.data.options.path = path
+    with config.data.options.unlocked():
+        config.data.options.update(shorter_side=2 * size, **({"path": path} if path else {}))
     return config
 
 

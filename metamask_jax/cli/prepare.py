@@ -35,6 +35,8 @@ def _prepare(arguments: Sequence[str]) -> int:
 
     import tensorflow_datasets as tfds
 
+    if not sys.stderr.isatty():
+        tfds.disable_progress_bar()
     try:
         builder = tfds.builder(flags.name, data_dir=flags.data_dir, file_format="array_record")
         check_network(builder)

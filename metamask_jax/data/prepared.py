@@ -178,6 +178,8 @@ def prepare_public(name: str, data_dir: str) -> None:
     )
     if done.returncode:
         raise DataError(f"preparing {name!r} in data_dir={data_dir!r} failed for the reason printed above")
+    if (found := find(name, data_dir)) is not None:
+        checksums.seal(found.folder, size_only=".array_record")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -155,6 +155,30 @@ def test_a_photograph_is_turned_as_its_camera_noted():
     assert turned.tolist() == [[[250, 0, 0]], [[0, 0, 250]]]
 
 
+@pytest.mark.parametrize(("kind", "mode"), [("png", "RGB"), ("jpeg", "RGB"), ("jpeg", "L"), ("png", "RGBA")])
+def test_large_pictures_are_reduced_when_asked_and_look_the_same(kind, mode):
+    ramp = np.linspace(0, 255, 400)[None, :, None] * np.ones((300, 1, 3))
+    picture = Image.fromarray(ramp.astype(np.uint8)).convert(mode)
+    small = shown(displayed(encoded(picture, kind), shorter_side=30))
+    assert small.shape == (30, 40, 3)
+    expected = shown(encoded(picture.convert("RGB").resize((40, 30), Image.Resampling.BICUBIC)))
+    assert np.abs(small.astype(int) - expected).max() <= 3
+    assert displayed(encoded(picture.convert("RGB"), kind), shorter_side=300) == encoded(picture.convert("RGB"), kind)
+
+
+def test_a_turned_photograph_is_reduced_by_its_own_shorter_side():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = encoded(Image.fromarray(np.zeros((80, 160, 3), np.uint8)), "jpeg", exif=exif)
+    assert shown(displayed(file, shorter_side=20)).shape == (40, 20, 3)
+
+
+def test_reduced_pictures_are_another_copy_of_the_folder(picture_folder, data_dir):
+    assert len(open_folder(picture_folder, data_dir, shorter_side=16)) == 12
+    with pytest.raises(DataError, match="shorter_side=-1; expected 0 to 8192"):
+        open_folder(picture_folder, data_dir, shorter_side=-1)
+
+
 def crops(source, **overrides):
     settings = {"seed": 3, "start_step": 0, "batch_size": 4, "process_index": 0, "process_count": 1, "num_steps": 5}
     return list(batches(source, **(settings | overrides)))

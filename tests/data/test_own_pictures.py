@@ -33,7 +33,7 @@ def test_the_encoder_goes_by_the_size(tmp_path, size, encoder):
     config = validate(load_config(f"image_folder:{folder_of(tmp_path, 4)}{size}"))
     assert config.encoder.name == encoder
     assert config.data.image_size == int(size[1:] or 64)
-    assert config.data.options.to_dict() == {"path": str(tmp_path)}
+    assert config.data.options.to_dict() == {"path": str(tmp_path), "shorter_side": 2 * config.data.image_size}
 
 
 def test_a_path_may_hold_a_comma_a_colon_and_begin_at_home(tmp_path, monkeypatch):

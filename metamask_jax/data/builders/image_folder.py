@@ -20,6 +20,7 @@ from metamask_jax.data.builders import base, folders
 from metamask_jax.errors import DataError, one_line
 
 _log = logging.getLogger(__name__)
+_FILTER = Image.Resampling.BICUBIC
 
 
 class Builder(base.RecordBuilder, skip_registration=True):  # type: ignore[call-arg] # tfds has another of this name
@@ -58,7 +59,7 @@ class Builder(base.RecordBuilder, skip_registration=True):  # type: ignore[call-
         labelled = "label" in self.info.features
         for path, class_name, _ in pictures:
             try:
-                encoded = displayed(path.read_bytes())
+                encoded = displayed(path.read_bytes(), self.options.shorter_side)
             except Exception as e:  # Pillow raises OSError, SyntaxError, ValueError and more
                 if self.options.on_error == "refuse":
                     raise DataError(
@@ -84,15 +85,21 @@ def _listed(items: list[str]) -> str:
     return ", ".join(items[:5]) + (f" and {len(items) - 5} more" if len(items) > 5 else "")
 
 
-def displayed(encoded: bytes) -> bytes:
+def displayed(encoded: bytes, shorter_side: int = 0) -> bytes:
     """Returns a picture whose plain RGB conversion looks as a viewer shows it.
 
-    That is the file itself, unless it is rotated by its EXIF tag, transparent (shown on white) or of more than 8 bits.
+    That is the file itself, unless it is rotated by its EXIF tag, transparent (shown on white), of more than 8 bits or
+    too large.
 
     Args:
       encoded: bytes of any picture that Pillow reads; it raises on others.
+      shorter_side: to which a larger picture is reduced; 0 for as it is.
     """
     with Image.open(io.BytesIO(encoded)) as picture:
+        too_large = 0 < shorter_side < min(picture.size)
+        if too_large:  # a JPEG can be decoded at a fraction of its size: twice what is wanted leaves room for a filter
+            scale = 2 * shorter_side / min(picture.size)
+            picture.draft(None, (round(scale * picture.width), round(scale * picture.height)))
         picture.load()
         upright = ImageOps.exif_transpose(picture)
         if picture.mode.startswith(("I", "F")):
@@ -100,10 +107,14 @@ def displayed(encoded: bytes) -> bytes:
         elif picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
             cover = upright.convert("RGBA")
             upright = Image.alpha_composite(Image.new("RGBA", cover.size, "white"), cover).convert("RGB")
-        elif picture.getexif().get(0x0112, 1) == 1:  # the orientation tag
+        elif picture.getexif().get(0x0112, 1) == 1 and not too_large:  # the orientation tag
             return encoded
+        upright = upright.convert("RGB")
+        if too_large:
+            scale = shorter_side / min(upright.size)
+            upright = upright.resize((round(scale * upright.width), round(scale * upright.height)), _FILTER)
         png = io.BytesIO()
-        upright.convert("RGB").save(png, "png")
+        upright.save(png, "png")
         return png.getvalue()
 
 
