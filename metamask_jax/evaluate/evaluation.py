@@ -16,6 +16,7 @@ from metamask_jax.data.splits import Splits, open_splits
 from metamask_jax.errors import CheckpointError, ConfigError, DataError
 from metamask_jax.evaluate.metrics import summarize
 from metamask_jax.evaluate.protocols import GROUPS, LEAST_IMAGES, PROTOCOLS, Data, ProtocolResult, Settings
+from metamask_jax.evaluate.rows import all_finite
 from metamask_jax.evaluate.workdir import Run, features, load_run
 from metamask_jax.reporting.tables import markdown_table
 from metamask_jax.training.registry import Registry
@@ -222,7 +223,7 @@ def load_data(run: Run, train: Source, test: Source) -> Data:
             f"the {len(train)} training images of {train.name!r} show {found} of its {train.num_classes} classes; "
             "expected all of them, so a larger --size"
         )
-    if not (np.isfinite(train_h).all() and np.isfinite(test_h).all()):
+    if not (all_finite(train_h) and all_finite(test_h)):
         raise CheckpointError(f"the features at step {run.step} are not finite; expected an earlier --step")
     masks = {"h": np.ones_like(run.mask_weights), "h*m": run.mask_weights}
     return Data(run, train, test, train_h, train_labels, test_h, test_labels, masks)

@@ -15,7 +15,9 @@ from jax import lax
 from metamask_jax.core.arrays import matmul, unit_norm
 
 METRICS = ("cosine", "euclidean")
-TRAIN_CHUNK, TEST_CHUNK = 8192, 1024  # rows compared at a time on one device: 32 MB of similarities
+TRAIN_CHUNK, TEST_CHUNK = 65536, 128  # rows compared at a time on one device: 32 MB of similarities
+_NUMBERS = 2**25  # features of a chunk of training rows
+_BLOCK = 16  # similarities of which first only the largest is looked at
 
 
 class Neighbors(NamedTuple):
@@ -30,7 +32,9 @@ class Neighbors(NamedTuple):
     indices: np.ndarray | jax.Array
 
 
-def nearest_neighbors(train_h: np.ndarray, test_h: np.ndarray, *, k: int, metric: str) -> Neighbors:
+def nearest_neighbors(
+    train_h: np.ndarray, test_h: np.ndarray, *, k: int, metric: str, weights: np.ndarray | None = None
+) -> Neighbors:
     """Finds the exact k nearest training rows of every test row, chunk by chunk, keeping the best so far.
 
     Example:
@@ -42,34 +46,40 @@ def nearest_neighbors(train_h: np.ndarray, test_h: np.ndarray, *, k: int, metric
       test_h: features [test, dim]; likewise.
       k: number of neighbours.
       metric: `cosine` or `euclidean`.
+      weights: a mask [dim] by which all features are multiplied; None for ones.
 
     Returns:
       The neighbours.
     """
     _check(train_h, test_h, k=k, metric=metric)
     devices = jax.local_device_count()
-    train_rows = min(TRAIN_CHUNK, len(train_h))
+    chunk = partial(_chunk, weights=weights)
+    train_rows = min(TRAIN_CHUNK, len(train_h), max(1, _NUMBERS // train_h.shape[1]))
+    if train_rows > _BLOCK:
+        train_rows = -(-train_rows // _BLOCK) * _BLOCK  # whole blocks
     test_rows = min(TEST_CHUNK, -(-len(test_h) // devices))
     # Distances are the same from any origin, but near the data fewer digits cancel in |a|^2 - 2ab + |b|^2.
-    origin = np.asarray(np.mean(train_h[:train_rows], axis=0, dtype=np.float32))
+    origin = np.mean(chunk(train_h, 0, min(train_rows, len(train_h))), axis=0)
     starts = range(0, len(test_h), devices * test_rows)
     shape = (devices, test_rows, k)
     best = {start: Neighbors(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.int32)) for start in starts}
     for offset in range(0, len(train_h), train_rows):
-        rows = _chunk(train_h, offset, train_rows)
+        first = offset == 0 and k <= min(train_rows, len(train_h))  # there is nothing to merge with
+        rows = chunk(train_h, offset, train_rows)
         everywhere = np.broadcast_to(rows, (devices, *rows.shape))
         train = _train_factor(metric, everywhere, origin, np.int32(len(train_h) - offset))
         for start in starts:
-            test = _chunk(test_h, start, devices * test_rows).reshape(devices, test_rows, -1)
-            best[start] = _merge(metric, best[start], test, train, origin, np.int32(offset))
+            test = chunk(test_h, start, devices * test_rows).reshape(devices, test_rows, -1)
+            best[start] = _merge(metric, first, best[start], test, train, origin, np.int32(offset))
     similarity, indices = (
         np.concatenate([np.asarray(part).reshape(-1, k) for part in parts])[: len(test_h)]
         for parts in zip(*best.values(), strict=True)
     )
     if metric == "euclidean":
-        squares = [
-            _squared_norms(test_h[start : start + TEST_CHUNK], origin) for start in range(0, len(test_h), TEST_CHUNK)
-        ]
+        parts = (
+            chunk(test_h, start, min(TEST_CHUNK, len(test_h) - start)) for start in range(0, len(test_h), TEST_CHUNK)
+        )
+        squares = [np.sum((part - origin) ** 2, axis=1) for part in parts]
         similarity = -np.sqrt(np.maximum(np.concatenate(squares)[:, None] - similarity, 0.0))
     return Neighbors(similarity, indices)
 
@@ -83,6 +93,7 @@ def knn_scores(
     temperature: float | None,
     num_classes: int,
     metric: str = "cosine",
+    weights: np.ndarray | None = None,
 ) -> np.ndarray:
     """Votes [test, num_classes] of the k nearest neighbours, where each row's nearest neighbour has a vote of one.
 
@@ -94,6 +105,7 @@ def knn_scores(
       temperature: a neighbour's vote is exp(similarity / temperature); None: it is one.
       num_classes: number of classes.
       metric: `cosine` or `euclidean`.
+      weights: a mask [dim] by which all features are multiplied; None for ones.
 
     Returns:
       float32 [test, num_classes].
@@ -107,7 +119,7 @@ def knn_scores(
         raise ValueError(f"train_labels {labels.min()} to {labels.max()}; expected 0 to {num_classes - 1}")
     if temperature is not None and temperature <= 0:
         raise ValueError(f"{temperature=}; expected a number > 0, or None for votes of one")
-    similarity, indices = nearest_neighbors(train_h, test_h, k=k, metric=metric)
+    similarity, indices = nearest_neighbors(train_h, test_h, k=k, metric=metric, weights=weights)
     # Relative to the nearest: what cannot change the winner cannot overflow either.
     votes = np.ones_like(similarity) if temperature is None else np.exp((similarity - similarity[:, :1]) / temperature)
     scores = np.zeros((len(test_h), num_classes), np.float32)
@@ -165,9 +177,11 @@ def _check(train_h: np.ndarray, test_h: np.ndarray, *, k: int, metric: str) -> N
         raise ValueError(f"{k=}; expected 1 to {len(train_h)}, the number of training rows")
 
 
-def _chunk(h: np.ndarray, start: int, rows: int) -> np.ndarray:
-    """float32 [rows, dim] from `start` on, with zeros where there are no more rows."""
+def _chunk(h: np.ndarray, start: int, rows: int, *, weights: np.ndarray | None) -> np.ndarray:
+    """float32 [rows, dim] from `start` on, weighted, with zeros where there are no more rows."""
     part = np.asarray(h[start : start + rows], np.float32)
+    if weights is not None:
+        part = part * np.asarray(weights, np.float32)
     return np.pad(part, ((0, rows - len(part)), (0, 0)))
 
 
@@ -188,23 +202,39 @@ def _train_factor(metric: str, train: jax.Array, origin: jax.Array, size: jax.Ar
     return jnp.concatenate([train, own[:, None]], axis=1)
 
 
-@partial(jax.pmap, in_axes=(None, 0, 0, 0, None, None), static_broadcasted_argnums=0)
+@partial(jax.pmap, in_axes=(None, None, 0, 0, 0, None, None), static_broadcasted_argnums=(0, 1))
 def _merge(
-    metric: str, best: Neighbors, test: jax.Array, train: jax.Array, origin: jax.Array, offset: jax.Array
+    metric: str, first: bool, best: Neighbors, test: jax.Array, train: jax.Array, origin: jax.Array, offset: jax.Array
 ) -> Neighbors:
     """The best of the neighbours so far and of one more chunk of training rows, which starts at row `offset`.
 
     The similarity is the cosine, or minus the squared distance without the test row's own square, which is the same for
-    all training rows.
+    all training rows. Of the `first` chunk there is nothing better yet.
     """
+    k = best.indices.shape[1]
     test = unit_norm(test) if metric == "cosine" else 2 * (test - origin)
     test = jnp.pad(test, ((0, 0), (0, 1)), constant_values=1.0)
-    similarity, indices = lax.top_k(matmul(test, train.T), min(best.indices.shape[1], len(train)))
+    similarity, indices = _largest(matmul(test, train.T), min(k, len(train)))
+    indices = offset + indices
+    if first:
+        return Neighbors(similarity, indices)
     similarity = jnp.concatenate([best.similarity, similarity], axis=1)
-    indices = jnp.concatenate([best.indices, offset + indices], axis=1)
-    similarity, places = lax.top_k(similarity, best.indices.shape[1])
+    indices = jnp.concatenate([best.indices, indices], axis=1)
+    similarity, places = lax.top_k(similarity, k)
     return Neighbors(similarity, jnp.take_along_axis(indices, places, axis=1))
 
 
-def _squared_norms(h: np.ndarray, origin: np.ndarray) -> np.ndarray:
-    return np.sum((np.asarray(h, np.float32) - origin) ** 2, axis=1)
+def _largest(values: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+    """The k largest of values [rows, columns], largest first, and their columns; exact.
+
+    No value among the k largest is outside the k blocks with the largest maxima. Maxima take one pass at the speed of
+    memory, so hardly anything is left for the slow part, which keeps things in order.
+    """
+    rows, columns = values.shape
+    if columns % _BLOCK or 2 * k * _BLOCK >= columns:  # nothing would be saved
+        return lax.top_k(values, k)
+    blocks = values.reshape(rows, -1, _BLOCK)
+    _, chosen = lax.top_k(jnp.max(blocks, axis=2), k)
+    survivors = jnp.take_along_axis(blocks, chosen[:, :, None], axis=1).reshape(rows, k * _BLOCK)
+    largest, places = lax.top_k(survivors, k)
+    return largest, jnp.take_along_axis(chosen, places // _BLOCK, axis=1) * _BLOCK + places % _BLOCK

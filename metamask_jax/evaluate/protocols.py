@@ -109,13 +109,14 @@ def _knn(data: Data, settings: Settings, *, k: int, temperature: float | None, m
     results = {}
     for name, mask in data.masks.items():
         votes = knn_scores(
-            data.train_h * mask,
+            data.train_h,
             data.train_labels,
-            data.test_h * mask,
+            data.test_h,
             k=k,
             temperature=temperature,
             num_classes=data.train.num_classes,
             metric=metric,
+            weights=mask,
         )
         with np.errstate(divide="ignore"):  # a class without a vote is not a candidate at all
             results[name] = ProtocolResult(np.log(votes), {}, {})
@@ -131,16 +132,17 @@ def _linear(data: Data, settings: Settings, *, fraction: float) -> Results:
     rows = stratified_subset(data.train_labels, fraction=fraction, seed=settings.seed)
     same = tuple(name for name, mask in data.masks.items() if name != "h" and np.all(mask > 0))
     results = {}
+    train_h = data.train_h if len(rows) == len(data.train_h) else data.train_h[rows]  # a copy may be too large
     for name in (name for name in data.masks if name not in same):
-        mask = data.masks[name]
         found = linear_probe(
-            data.train_h[rows] * mask,
+            train_h,
             data.train_labels[rows],
-            data.test_h * mask,
+            data.test_h,
             data.test_labels,
             num_classes=data.train.num_classes,
             seed=settings.seed,
             held_out_fraction=settings.held_out_fraction,
+            used=data.masks[name] != 0,  # standardised, all that is left of a weight is whether it is zero
         )
         results[name] = _result("l2", found.l2, found.scores, found.held_out)
     return results | {"h": results["h"]._replace(same_for=same)}

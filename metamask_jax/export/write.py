@@ -111,9 +111,10 @@ def _collect(run: Run, *, torchvision: bool, mask: str) -> Export:
         arrays = {name: np.asarray(value) for name, value in arrays.items()}
         last = {"fc/kernel": diagonal, "fc/bias": zeros}
     arrays |= {"apart": {"mask": weights}, "folded": last, "none": {}}[mask]
+    settings = {key: value for key, value in run.config.encoder.to_dict().items() if value is not None}
     metadata: dict[str, Any] = {
         "layout": "torchvision" if torchvision else "flax",
-        "encoder": run.config.encoder.to_dict() | {"dim": len(weights), "trained_in": run.config.train.dtype},
+        "encoder": settings | {"dim": len(weights), "trained_in": run.config.train.dtype},
         "batch_norm_epsilon": BATCH_NORM_EPSILON,
         "preprocessing": dataclasses.asdict(encoder.preprocessing),
         "mask": mask,

@@ -1,3 +1,4 @@
+import jax
 import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
@@ -26,6 +27,28 @@ def test_neighbors_are_those_of_scikit_learn_whatever_the_chunks(metric: str) ->
     np.testing.assert_array_equal(found.indices, indices)
     expected = 1 - distances if metric == "cosine" else -distances
     np.testing.assert_allclose(found.similarity, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 5, 60, 61, 62, 200])
+def test_the_largest_are_found_among_blocks(k: int) -> None:
+    random = np.random.default_rng(0)
+    values = random.normal(size=(30, 1952)).astype(np.float32)
+    values[10:20] = random.integers(0, 9, (10, 1952))  # many are equal
+    values[20:] = np.sort(values[20:], axis=1)[:, ::-1]  # all of the largest in neighbouring blocks
+    found, columns = map(np.asarray, jax.jit(knn._largest, static_argnums=1)(values, k))
+    np.testing.assert_array_equal(found, -np.sort(-values, axis=1)[:, :k])
+    np.testing.assert_array_equal(np.take_along_axis(values, columns, axis=1), found)
+    assert all(len(np.unique(row)) == k for row in columns)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("metric", knn.METRICS)
+def test_weights_multiply_the_features(metric: str) -> None:
+    train, test, weights = features(0, 300), features(1, 45), features(2, 1)[0]
+    found = knn.nearest_neighbors(train, test, k=7, metric=metric, weights=weights)
+    expected = knn.nearest_neighbors(train * weights, test * weights, k=7, metric=metric)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(("k", "temperature"), [(5, 1.0), (50, 0.1), (20, 0.01)])

@@ -1,8 +1,17 @@
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 from sklearn.linear_model import LogisticRegression
 
+from metamask_jax.evaluate import probe
+from metamask_jax.evaluate import rows as rows_module
 from metamask_jax.evaluate.probe import linear_probe
+from metamask_jax.evaluate.rows import all_finite, moments
+from metamask_jax.training.distributed import AXIS
 
 CLASSES, DIM = 5, 32
 
@@ -65,6 +74,57 @@ def test_units_of_the_features_do_not_matter() -> None:
         for s in (np.float32(1), scale)
     ]
     np.testing.assert_allclose(results[0].scores, results[1].scores, atol=1e-2)
+
+
+def test_rows_that_stream_through_in_chunks_give_the_same_probe(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (train_h, labels), (test_h, test_labels) = features(0, 301), features(1, 203)
+    on_disk = np.lib.format.open_memmap(tmp_path / "h.npy", "w+", np.float32, train_h.shape)
+    on_disk[:] = train_h
+    arguments = (labels, test_h, test_labels)
+    settings = {"num_classes": CLASSES, "seed": 0, "l2_grid": (1e-1, 1e-2)}
+    whole = linear_probe(train_h, *arguments, **settings)
+    monkeypatch.setattr(probe, "_NUMBERS", 20 * (DIM + CLASSES))  # rows of a chunk on one device
+    monkeypatch.setattr(probe, "_KEPT", 0)
+    found = linear_probe(on_disk, *arguments, **settings)
+    assert (found.l2, found.held_out) == (whole.l2, whole.held_out)
+    np.testing.assert_allclose(found.scores, whole.scores, atol=2e-2)
+    assert abs(found.accuracy - whole.accuracy) <= 0.005
+
+
+def test_dimensions_that_are_not_used_are_as_good_as_absent() -> None:
+    (train_h, labels), (test_h, test_labels) = features(0, 300), features(1, 200)
+    used = np.arange(DIM) % 3 > 0
+    settings = {"num_classes": CLASSES, "seed": 0, "l2_grid": (1e-2,)}
+    found = linear_probe(train_h, labels, test_h, test_labels, used=used, **settings)
+    absent = linear_probe(train_h[:, used], labels, test_h[:, used], test_labels, **settings)
+    np.testing.assert_allclose(found.scores, absent.scores, atol=1e-2)
+
+
+def test_a_thousand_classes_of_imagenets_features_take_little_memory() -> None:
+    dim, classes = 2048, 1000
+    rows = 4 * probe.chunk_rows(dim, classes)  # a chunk on each of four devices
+    one = jax.ShapeDtypeStruct
+    mesh = Mesh(np.array(jax.devices()[:4]), (AXIS,))
+    linear = probe.Linear(one((dim, classes), jnp.float32), one((classes,), jnp.float32))
+    chunk = one((rows, dim), jnp.float32), one((rows,), jnp.int32), one((rows,), jnp.float32)
+    program = probe.add_chunk(mesh).lower((one((), jnp.float32), linear), linear, *chunk).compile()
+    found = program.memory_analysis()
+    used = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    lbfgs = 25 * 8 * (dim + 1) * classes  # two histories of ten steps, and some vectors, in float64 on the host
+    assert used + lbfgs < 2e9  # whatever the number of rows: 1.28 million of them would take 10.5e9 bytes themselves
+
+
+def test_moments_are_those_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    h, _ = features(0, 1000)
+    monkeypatch.setattr(rows_module, "_CHUNK", 7 * DIM)
+    mean, variance = moments(h)
+    np.testing.assert_allclose(mean, h.mean(axis=0, dtype=np.float64), rtol=1e-12)
+    np.testing.assert_allclose(variance, h.astype(np.float64).var(axis=0), rtol=1e-9, atol=1e-20)
+    assert all_finite(h)
+    h[999, 3] = np.nan
+    assert not all_finite(h)
 
 
 @pytest.mark.parametrize(

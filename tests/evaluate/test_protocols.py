@@ -12,9 +12,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from metamask_jax.data.sources import ArraySource, open_configured
+from metamask_jax.data.subsets import stratified_subset
 from metamask_jax.evaluate import protocols, workdir
 from metamask_jax.evaluate.protocols import PROTOCOLS, Data, Settings
-from metamask_jax.data.subsets import stratified_subset
 from metamask_jax.experiments.measures import measure
 
 STANDARDISED = ("linear", "linear_10", "linear_1")
