@@ -138,7 +138,7 @@ def test_files_modules_and_commands_that_pages_mention_exist(page):
         if name != "metamask_jax.cli.NAME":
             resolve(name)
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert set(re.findall(r"\bmetamask-[a-z]+", text)) <= {"metamask-NAME", *scripts}
+    assert set(re.findall(r"\bmetamask-[a-z]+(?:-[a-z]+)*", text)) <= {"metamask-NAME", *scripts}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=short)

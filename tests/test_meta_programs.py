@@ -103,6 +103,30 @@ def test_half_precision_keeps_its_type():
     assert all(jnp.all(jnp.isfinite(gradient)) for gradient in gradients)
 
 
+@pytest.mark.usefixtures("x64")
+def test_rounding_to_bfloat16_drowns_finite_differences_first(capsys):
+    """Weights in float32 and a network that computes in bfloat16, against float64: exact bears it, a difference not."""
+
+    def second_order(compute, keep, estimator):
+        network = network_loss(jnp.asarray(images(), compute))
+        params, mask = jax.tree.map(lambda leaf: jnp.asarray(leaf, keep), (tiny_network(), mask_logits()))
+
+        def loss(params, mask):
+            return network(*jax.tree.map(lambda leaf: leaf.astype(compute), (params, mask))).astype(keep)
+
+        return meta_gradient_parts(loss, loss, params, mask, learning_rate=0.3, estimator=estimator).second_order
+
+    reference = second_order(jnp.float64, jnp.float64, "exact")
+    off = {
+        estimator: relative_error(second_order(jnp.bfloat16, jnp.float32, estimator), reference)
+        for estimator in ("exact", "finite_difference")
+    }
+    with capsys.disabled():
+        print("\nsecond-order part in bfloat16 off by", {name: f"{error:.2g}" for name, error in off.items()})
+    assert off["exact"] < 0.2
+    assert off["finite_difference"] > 0.5
+
+
 class TestBadArguments:
     @staticmethod
     def loss(params, mask):

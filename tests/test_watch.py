@@ -11,6 +11,7 @@ from metamask_jax.core.storage import read_json_lines
 from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.online import pretrain
 from metamask_jax.training.logging import Watch
+from metamask_jax.training.monitor import rounding_warning
 
 
 def test_wandb_that_is_not_installed_is_refused_before_anything_is_written(tmp_path, monkeypatch):
@@ -75,3 +76,20 @@ def test_rates_and_the_time_left_are_those_of_training_alone(tmp_path, monkeypat
     assert rates == [None, 64.0, 64.0, 64.0]
     assert [message.endswith("left") for message in caplog.messages] == [False, True, True, True]
     assert caplog.messages[1].endswith("64 img/s  0:44 left")
+
+
+@pytest.mark.parametrize(
+    ("platform", "settings", "culprit"),
+    [
+        ("cpu", {"train.dtype": "bfloat16"}, "config.train.dtype='bfloat16'"),
+        ("tpu", {}, "config.train.precision='default' on a TPU"),
+        ("tpu", {"train.precision": "highest"}, None),
+        ("cpu", {}, None),
+        ("tpu", {"mask.learn": "False"}, None),
+        ("tpu", {"meta.estimator": "exact", "train.dtype": "bfloat16"}, None),
+    ],
+)
+def test_differences_that_rounding_drowns_are_warned_of(platform, settings, culprit):
+    config = apply_overrides(default_config(), {"meta.estimator": "finite_difference"} | settings)
+    warning = rounding_warning(config, platform)
+    assert warning is None if culprit is None else culprit in warning

@@ -25,7 +25,7 @@ from metamask_jax.errors import ConfigError, DataError, TrainingError, one_line
 from metamask_jax.training import distributed, processes
 from metamask_jax.training.checkpoint import Checkpoints
 from metamask_jax.training.logging import Silence, Watch, check_libraries
-from metamask_jax.training.monitor import Evaluator, Monitor
+from metamask_jax.training.monitor import Evaluator, Monitor, rounding_warning
 from metamask_jax.training.recorder import Outputs, Plan, Recorder, weights_of
 from metamask_jax.training.registry import REGISTRY, Registry, registry_of, validate
 from metamask_jax.training.signals import caught_signals
@@ -124,6 +124,8 @@ def _prepare(
     config = validate(config, registry)
     kernels.use(config.train.kernels)
     check_libraries(config.log)
+    if distributed.is_main() and (warning := rounding_warning(config, jax.default_backend())):
+        _log.warning(warning)
     distributed.check_batch_size(config.train.batch_size, config.train.accumulate)
     _check_agreement(config)
     source = processes.main_first(lambda: open_configured(config.data, split="pretrain"))

@@ -1,4 +1,4 @@
-"""When a run is evaluated while it goes on, and a word of warning when its features collapse."""
+"""When a run is evaluated while it goes on, and words of warning: of rounding, and of features that collapse."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -63,3 +63,24 @@ class Monitor:
                 f"features fill hardly any dimensions (effective rank {rank:.1f} < {guard.min_effective_rank})"
             )
         return found
+
+
+def rounding_warning(config: ConfigDict, platform: str) -> str | None:
+    """A sentence if the mask is learned from a difference that rounding drowns; see docs/meta_gradient.md.
+
+    Args:
+      config: a validated configuration.
+      platform: what it runs on, such as `tpu`.
+    """
+    if not config.mask.learn or config.meta.estimator != "finite_difference":
+        return None
+    if config.train.dtype == "bfloat16":
+        found = "config.train.dtype='bfloat16'"
+    elif platform == "tpu" and config.train.precision == "default":
+        found = "config.train.precision='default' on a TPU"
+    else:
+        return None
+    return (
+        f"config.meta.estimator='finite_difference' with {found}: the small difference of two gradients is mostly "
+        "rounding; 'exact' does without it, or set train.dtype=float32 and train.precision=highest"
+    )
