@@ -23,6 +23,7 @@ from metamask_jax.evaluate.online import OnlineEvaluator, pretrain
 from metamask_jax.training import distributed as parallel
 from metamask_jax.training import loop as train
 from metamask_jax.training import sampling
+from metamask_jax.training import step as train_step
 from metamask_jax.training.checkpoint import Checkpoints
 from metamask_jax.training.optimizers import SCHEDULES
 from metamask_jax.training.state import init_state
@@ -298,6 +299,20 @@ def test_what_cannot_be_built_is_refused_before_anything_is_written(data_dir, tm
 def test_a_configuration_that_was_never_trained_binds_nobody(data_dir, tmp_path):
     (tmp_path / "config.json").write_text(to_json(config_for(data_dir, train__seed=5)))
     train.check_workdir(tmp_path, config_for(data_dir), accept_changes=False, restart=False)
+
+
+def test_the_step_is_traced_and_compiled_once(data_dir, tmp_path, monkeypatch):
+    """Neither a first state from the host nor the look at everything before the start costs a second program."""
+    make_train_step, traced = train_step.make_train_step, []
+
+    def make_counted(config, **how):
+        step = make_train_step(config, **how)
+        return lambda state, batch: traced.append(True) or step(state, batch)
+
+    monkeypatch.setattr(train, "make_train_step", make_counted)
+    config = config_for(data_dir, train__steps=3, mask__learn=False, **QUICK)
+    train.train(config, tmp_path)
+    assert len(traced) == 1
 
 
 class Pending:

@@ -3,6 +3,8 @@
 import os
 import pathlib
 import random
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +17,7 @@ import pytest
 
 from metamask_jax.cli.pretrain import main as pretrain_command
 from metamask_jax.core.storage import read_json_lines
+from metamask_jax.training import processes
 from tests.test_pretrain import final_state, trajectory
 from tests.tiny import tiny_config
 
@@ -34,6 +37,9 @@ OVERRIDES = {
     "checkpoint.every_steps": "2",
     "eval.every_epochs": "0",
 }
+
+
+JOINED = ("--coordinator=127.0.0.1:1",)
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +125,13 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def start_pair(shared, workdir):
+def start_pair(shared, workdir, *flags):
+    """Two processes with two devices each; `flags` has those of the first and those of the second, if any."""
     coordinator = f"--coordinator=127.0.0.1:{free_port()}"
-    return [start(shared, workdir, coordinator, "--processes=2", f"--process={i}", devices=2) for i in range(2)]
+    return [
+        start(shared, workdir, coordinator, "--processes=2", f"--process={i}", *more, devices=2)
+        for i, more in enumerate(flags or ((), ()))
+    ]
 
 
 def assert_same_trajectory(workdir, uninterrupted, *, steps):
@@ -190,6 +200,15 @@ def test_a_dead_process_ends_the_other_and_the_restart_resumes(shared, uninterru
         (["--config.data.name=nothing"], "nothing"),
         (["--wrkdir=x"], "unrecognized arguments: --wrkdir=x; see --help"),
         (["--processes=2"], "--coordinator, --processes and --process belong together"),
+        ([*JOINED, "--processes=2", "--process=5"], "--process 5; expected 0 to 1, since --processes is 2"),
+        (
+            [*JOINED, "--processes=2", "--process=1", "--distributed=off"],
+            "expected none of them with --distributed off",
+        ),
+        (["--coordinator=here", "--processes=2", "--process=1"], "--coordinator here; expected HOST:PORT"),
+        (["--distributed=on"], "--distributed on, but no launcher of several processes was found"),
+        (["--distributed=perhaps"], "perhaps"),
+        (["--join-timeout=0"], "0; expected a whole number >= 1"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(shared, tmp_path, capsys, flags, message):
@@ -200,6 +219,84 @@ def test_bad_input_is_one_sentence_and_exit_code_2(shared, tmp_path, capsys, fla
 def test_the_script_itself_exits_with_2(shared, tmp_path):
     for flags, message in ((["--wrkdir=x"], "--wrkdir=x"), (["--config.data.name=nothing"], "nothing")):
         assert_refused(*run(shared, tmp_path / "run", *flags), message, tmp_path / "run")
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["a worker", "the coordinator"])
+def test_whoever_does_not_come_is_waited_for_no_longer_than_asked(shared, tmp_path, index):
+    joined = (f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", f"--process={index}", "--join-timeout=2")
+    code, errors = run(shared, tmp_path / "run", *joined)
+    message = "the 2 processes of this run did not all meet at 127.0.0.1:"
+    assert_refused(code, errors, message, tmp_path / "run")
+
+
+def test_tasks_that_slurm_allows_but_has_not_started_are_not_waited_for(monkeypatch):
+    """As in a script under sbatch or salloc that does not use srun."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_LOCALID", "0")
+    assert processes._launched_processes() == 1
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "node[001-004]")
+    assert processes._launched_processes() == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ([], ["--config.train.seed=1"], "disagree (train.seed is 0 on process 0 and 1 on process 1)"),
+        ([], ["--config.data.options.test_size=31"], "data.options.test_size is 32 on process 0 and 31 on process 1"),
+        ([], ["--config.train.batch_size=3"], "config.train.batch_size=3; expected a multiple of 4"),
+    ],
+)
+def test_processes_that_disagree_all_say_so(shared, tmp_path, first, second, message):
+    started = start_pair(shared, tmp_path / "run", first, second)
+    for process in started:
+        _, errors = process.communicate(timeout=120)
+        assert_refused(process.returncode, errors, message, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_workdir_that_refuses_ends_all_processes_with_the_reason(shared, uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path, dirs_exist_ok=True)
+    changed = ["--config.train.seed=1"]
+    for process in start_pair(shared, tmp_path, changed, changed):
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 2, errors
+        assert "train.seed: 0 -> 1" in errors
+        assert "Traceback" not in errors
+        assert len(errors.strip().splitlines()) == 1, errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_one_process_saves_and_ends_both_after_the_same_step(shared, tmp_path, number):
+    endless = ["--config.train.steps=100000", "--config.checkpoint.every_steps=100000"]
+    main, other = start_pair(shared, tmp_path, endless, endless)
+    while lines(tmp_path) < 10:
+        assert main.poll() is None, main.communicate()[1]
+        time.sleep(0.01)
+    other.send_signal(number)
+    outputs = [process.communicate(timeout=120)[1] for process in (main, other)]
+    assert (main.returncode, other.returncode) == (143, 128 + number), outputs
+    steps = {re.search(r"after step (\d+); the state is saved", text)[1] for text in outputs}
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == list(steps)
+
+
+@pytest.mark.slow
+def test_two_runs_in_one_workdir_do_not_meet(shared, tmp_path):
+    first = start(shared, tmp_path, "--config.train.steps=100000")
+    while lines(tmp_path) < 3:
+        assert first.poll() is None, first.communicate()[1]
+        time.sleep(0.01)
+    code, errors = run(shared, tmp_path, "--config.train.steps=100000")
+    first.send_signal(signal.SIGHUP)
+    _, said = first.communicate(timeout=120)
+    assert code == 2, errors
+    assert f"is in use by process {first.pid} on " in errors
+    assert len(errors.strip().splitlines()) == 1, errors
+    assert first.returncode == 129, said
+    assert "stopped by SIGHUP" in said
 
 
 def assert_refused(code, errors, message, workdir):

@@ -140,7 +140,8 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | 
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("metamask_jax").setLevel(logging.INFO)
-    logging.getLogger("absl").setLevel(logging.ERROR)  # orbax and tfds warn of what is meant
+    # Orbax and tfds warn of what is meant, and log with a traceback each what they raise anyway.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     try:
         return command(sys.argv[1:] if arguments is None else arguments)
     except Exception as error:

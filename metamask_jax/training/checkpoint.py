@@ -20,6 +20,7 @@ from metamask_jax.version import __version__
 _log = logging.getLogger(__name__)
 policies = ocp.checkpoint_managers
 _METRIC = "metric.json"  # beside the arrays of a checkpoint that was evaluated
+_LONG = 120  # characters of another's message within a sentence of ours
 RESTART = "or --restart, which keeps what is there in a folder beside and begins with step 1"
 
 
@@ -262,7 +263,10 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise WriteError(f"a checkpoint cannot be written: {one_line(error)}") from error
+        text = " ".join(str(error).split())
+        if len(text) > _LONG:  # tensorstore names every file and folder on its way to the reason
+            text = f"{text[: _LONG // 3]} ... {text[-_LONG:]}"
+        raise WriteError(f"a checkpoint cannot be written: {text or type(error).__name__}") from error
 
 
 def _copies(tree: Any) -> dict[str, Any]:

@@ -39,6 +39,15 @@ def parallelize(step: Step, devices: Sequence[jax.Device] | None = None) -> Any:
     return jax.pmap(step, axis_name=AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0, devices=devices)
 
 
+def replicate(state: Any) -> Any:
+    """A copy of a pytree on every device of this process, as `parallelize` gives it back.
+
+    A step that began with arrays of the host would be traced and compiled once more for those of its second call.
+    """
+    mesh = Mesh(np.array(jax.local_devices()), (AXIS,))
+    return jax.device_put(state, NamedSharding(mesh, PartitionSpec()), may_alias=False)
+
+
 def to_devices(array: np.ndarray) -> jax.Array:
     """Starts the copy of this process's slice of a batch to its devices: [batch, ...] -> [devices, share, ...]."""
     devices = np.array(jax.local_devices())

@@ -85,16 +85,13 @@ class Watch:
 
     def start_clock(self, step: int) -> None:
         """Counts time from now on, after a step: rates are of training, not of compiling and evaluating."""
+        self._open_tensorboard()
         self._last = (time.monotonic(), step)
         self._bar.unpause()
 
     def log(self, step: int, metrics: Mapping[str, Any], *, done: float | None = None) -> None:
         """Writes one logged step everywhere; `done` is when it was, on the monotonic clock, None for now."""
-        if self._events is not None and self._tensorboard is None:
-            from tensorboardX import SummaryWriter
-
-            folder, first_step = self._events
-            self._tensorboard = SummaryWriter(str(folder), purge_step=first_step)
+        self._open_tensorboard()
         rate = self._rate(step, time.monotonic() if done is None else done)
         values = {name: _plain(value) for name, value in metrics.items()}
         if rate is not None:
@@ -106,6 +103,13 @@ class Watch:
         if self._wandb is not None:
             self._wandb.log(values, step=step)
         self._show(step, values, rate)
+
+    def _open_tensorboard(self) -> None:
+        if self._events is not None and self._tensorboard is None:
+            from tensorboardX import SummaryWriter
+
+            folder, first_step = self._events
+            self._tensorboard = SummaryWriter(str(folder), purge_step=first_step)
 
     def _rate(self, step: int, now: float) -> float | None:
         """Steps per second since the clock was last looked at; None if it does not run yet."""

@@ -101,6 +101,7 @@ def train(
                 checkpoints = stack.enter_context(closing(Checkpoints(run.workdir / "checkpoints", **keep)))
                 run = dataclasses.replace(run, outputs=Outputs(checkpoints, lock))
             state, unlogged = _start(run, fresh)
+            del fresh  # training has a copy on the devices
         try:
             return _train(run, state, unlogged)
         except OSError as error:
@@ -140,7 +141,7 @@ def _prepare(
         check_workdir(workdir, config, accept_changes=accept_changes, restart=restart)
     with _building(config, registry):
         jax.eval_shape(lambda: init_state(config, registry=registry))
-    # On the host, as a checkpoint's is: the step is traced once for where its state lies.
+    # On the host, where a checkpoint's state comes to.
     fresh: TrainState = jax.device_get(init_state(config, registry=registry))
     monitor = Monitor(config, make_evaluator and make_evaluator(config, registry))
     processes.main_first(monitor.check)
@@ -189,12 +190,12 @@ def _rehearse(run: _Run, fresh: TrainState, registry: Registry) -> None:
     stream = batch_stream(run.config, run.source, start_step=0, total_steps=run.plan.total_steps)
     with closing(stream), _building(run.config, registry):
         for batch in stream:
-            run.train_step.lower(fresh, batch)
+            run.train_step.lower(distributed.replicate(fresh), batch)
             break
 
 
 def _start(run: _Run, fresh: TrainState) -> tuple[TrainState, dict[str, float] | None]:
-    """The state of the newest whole checkpoint, or the fresh one; the same on all processes.
+    """The state of the newest whole checkpoint, or the fresh one, on the devices; the same on all processes.
 
     Returns:
       The state, and the metrics of its step if that was to be evaluated when the run ended, and is not in the log.
@@ -207,7 +208,8 @@ def _start(run: _Run, fresh: TrainState) -> tuple[TrainState, dict[str, float] |
         if run.monitor.due(found.step, **dataclasses.asdict(run.plan)):
             unlogged = None if any(line["step"] == found.step for line in lines) else found.metadata.get("metrics")
     unlogged = json.loads(processes.exchange(json.dumps(unlogged))[0])
-    return processes.from_main(lambda: fresh if found is None else found.state, like=fresh), unlogged
+    state = processes.from_main(lambda: fresh if found is None else found.state, like=fresh)
+    return distributed.replicate(state), unlogged
 
 
 def _train(run: _Run, state: TrainState, unlogged: dict[str, float] | None) -> dict[str, Any]:
