@@ -9,13 +9,22 @@ gives the features of a pretrained run; `evaluate_run` judges it by any of the p
 from metamask_jax.evaluate.features import Extractor, eval_view, extract_source, make_extractor
 from metamask_jax.evaluate.knn import Neighbors, knn_accuracy, knn_predict, knn_scores, nearest_neighbors
 from metamask_jax.evaluate.probe import ProbeResult, linear_probe
-from metamask_jax.evaluate.spectrum import alignment, cross_correlation, effective_rank, singular_values, uniformity
+from metamask_jax.evaluate.spectrum import (
+    alignment,
+    alpha_req,
+    cross_correlation,
+    effective_rank,
+    lidar,
+    singular_values,
+    uniformity,
+)
 
 __all__ = [
     "Extractor",
     "Neighbors",
     "ProbeResult",
     "alignment",
+    "alpha_req",
     "cross_correlation",
     "effective_rank",
     "eval_view",
@@ -23,6 +32,7 @@ __all__ = [
     "knn_accuracy",
     "knn_predict",
     "knn_scores",
+    "lidar",
     "linear_probe",
     "make_extractor",
     "nearest_neighbors",

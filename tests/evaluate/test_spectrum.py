@@ -36,6 +36,48 @@ def test_effective_rank_counts_equal_directions(rank: int) -> None:
     np.testing.assert_allclose(spectrum.effective_rank(basis @ np.eye(rank, 8)), rank, rtol=1e-3)
 
 
+def test_alpha_is_the_weighted_slope_of_the_covariances_spectrum() -> None:
+    h = features(size=400, dim=130)
+    eigenvalues = np.linalg.eigvalsh(np.cov(h.T))[::-1]
+    rank = np.arange(4, 101)
+    x, y, w = np.stack([-np.log(rank), np.ones(97)], axis=1), np.log(eigenvalues[3:100]), 1 / rank
+    expected = np.linalg.solve((x * w[:, None]).T @ x, (x * w[:, None]).T @ y)[0]
+    np.testing.assert_allclose(spectrum.alpha_req(h), expected, rtol=1e-8)
+    np.testing.assert_allclose(spectrum.alpha_req(h.astype(np.float32) + 3), expected, rtol=1e-4)
+
+
+def test_alpha_leaves_out_directions_that_are_only_rounding() -> None:
+    h = features(size=100, dim=30)
+    flat = np.concatenate([h, h[:, :20] + h[:, 10:30]], axis=1).astype(np.float32)  # rank 30 of 50
+    np.testing.assert_allclose(spectrum.alpha_req(flat), spectrum.alpha_req(flat, ranks=(4, 30)), rtol=1e-6)
+    assert np.isnan(spectrum.alpha_req(h[:, :4]))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 3.0])
+def test_lidar_is_the_effective_rank_of_the_discriminant_matrix(noise: float) -> None:
+    random = np.random.default_rng(0)
+    h = features(size=40, dim=7)[None] + noise * random.normal(size=(5, 40, 7)) * np.geomspace(1, 20, 7)
+    between, within = np.zeros((7, 7)), 1e-4 * np.eye(7)
+    mean = h.mean(axis=(0, 1))
+    for image in range(40):
+        own = h[:, image].mean(axis=0)
+        between += np.outer(own - mean, own - mean) / 40
+        for view in range(5):
+            within += np.outer(h[view, image] - own, h[view, image] - own) / 200
+    values, vectors = np.linalg.eigh(within)
+    root = vectors @ np.diag(values**-0.5) @ vectors.T
+    shares = np.linalg.eigvalsh(root @ between @ root)
+    shares = shares / shares.sum() + 1e-7
+    np.testing.assert_allclose(spectrum.lidar(h), np.exp(-np.sum(shares * np.log(shares))), rtol=1e-5)
+
+
+def test_lidar_does_not_count_what_changes_from_view_to_view() -> None:
+    random = np.random.default_rng(0)
+    images, changes = random.normal(size=(200, 6)), 10 * random.normal(size=(10, 200, 14))
+    h = np.concatenate([np.broadcast_to(images, (10, 200, 6)), changes], axis=2)
+    assert 5.5 < spectrum.lidar(h) < 6.5 < spectrum.effective_rank(h[0])
+
+
 def test_effective_rank_of_features_that_are_all_zero_is_one() -> None:
     assert spectrum.effective_rank(jnp.zeros((4, 3))) == 1.0
 

@@ -17,6 +17,7 @@ from metamask_jax.models import ProjectionHead
 from metamask_jax.training.registry import Registry
 
 _VIEWED = 2048  # images that are augmented: a set of large ones would not fit into memory
+_VIEWED_MANY_TIMES, _MANY = 1000, 10  # and those of which LiDAR sees many views
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,17 +76,22 @@ class Subject:
     @cached_property
     def views(self) -> np.ndarray:
         """Features [2, count, dim] of two augmented views of the first test images."""
+        return self._augmented(views=2, size=_VIEWED)
+
+    @cached_property
+    def many_views(self) -> np.ndarray:
+        """Features [10, count, dim] of augmented views of the first test images, as LiDAR takes them."""
+        return self._augmented(views=_MANY, size=_VIEWED_MANY_TIMES)
+
+    def _augmented(self, *, views: int, size: int) -> np.ndarray:
         config, state = self.run.config, self.run.state
-        views = training_views(config, self.run.registry)
-        images, _ = self._source.gather(np.arange(min(_VIEWED, len(self._source))))
-        return np.stack(
-            [
-                make_extractor(config, view=view, seed=config.train.seed, registry=self.run.registry)(
-                    state.params, state.batch_stats, images, draw=i
-                )
-                for i, view in enumerate(views)
-            ]
-        )
+        images, _ = self._source.gather(np.arange(min(size, len(self._source))))
+        extractors = [
+            make_extractor(config, view=view, seed=config.train.seed, registry=self.run.registry)
+            for view in training_views(config, self.run.registry)
+        ]
+        extract = (extractors[i % 2] for i in range(views))
+        return np.stack([f(state.params, state.batch_stats, images, draw=i) for i, f in enumerate(extract)])
 
     @property
     def has_head(self) -> bool:

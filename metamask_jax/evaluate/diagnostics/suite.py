@@ -20,7 +20,15 @@ from metamask_jax.evaluate.diagnostics.bounds import (
 from metamask_jax.evaluate.diagnostics.classes import unit_length
 from metamask_jax.evaluate.diagnostics.subject import Subject
 from metamask_jax.evaluate.probe import linear_probe
-from metamask_jax.evaluate.spectrum import alignment, cross_correlation, effective_rank, singular_values, uniformity
+from metamask_jax.evaluate.spectrum import (
+    alignment,
+    alpha_req,
+    cross_correlation,
+    effective_rank,
+    lidar,
+    singular_values,
+    uniformity,
+)
 from metamask_jax.reporting import plots
 
 if TYPE_CHECKING:
@@ -59,11 +67,21 @@ class Diagnostic(NamedTuple):
 def _spectrum(subject: Subject) -> DiagnosticResult:
     h = subject.test[0]
     values = np.asarray(singular_values(h))
-    ranks = {"unmasked": float(effective_rank(h)), "masked": float(effective_rank(h * subject.weights))}
-    summary = f"effective rank {ranks['unmasked']:.1f} of {h.shape[1]}, masked {ranks['masked']:.1f}"
-    return DiagnosticResult(
-        {"effective_rank": ranks, "singular_values": values}, summary, plots.feature_spectrum(values)
+    measures = {
+        kind: {
+            "effective_rank": float(effective_rank(h * mask)),
+            "alpha_req": alpha_req(h * mask),
+            "lidar": lidar(subject.many_views * mask),
+        }
+        for kind, mask in (("unmasked", np.ones_like(subject.weights)), ("masked", subject.weights))
+    }
+    texts = (
+        f"effective rank {m['effective_rank']:.1f}, LiDAR {m['lidar']:.1f}, alpha-ReQ {m['alpha_req']:.2f}"
+        for m in measures.values()
     )
+    summary = f"of {h.shape[1]}: {'; masked '.join(texts)}"
+    by_name = {name: {kind: m[name] for kind, m in measures.items()} for name in measures["unmasked"]}
+    return DiagnosticResult(by_name | {"singular_values": values}, summary, plots.feature_spectrum(values))
 
 
 def _alignment(subject: Subject) -> DiagnosticResult:
