@@ -7,9 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from jax import export
+from jax.sharding import Mesh
 
 from metamask_jax.augment import example_keys, make_augmentation
 from metamask_jax.core.state import Pair
@@ -49,17 +51,17 @@ def neighbors(metric: str) -> Case:
     def merged(best: knn.Neighbors, test: jax.Array, train: jax.Array, offset: jax.Array) -> knn.Neighbors:
         origin = jnp.zeros(8)
         rows = knn._train_factor.__wrapped__(metric, train, origin, offset)
-        return knn._merge.__wrapped__(metric, best, test, rows, origin, offset)
+        return knn._merge.__wrapped__(metric, False, best, test, rows, origin, offset)
 
     best = knn.Neighbors(shaped((4, 3), jnp.float32), shaped((4, 3), jnp.int32))
     return merged, (best, shaped((4, 8), jnp.float32), shaped((16, 8), jnp.float32), shaped((), jnp.int32))
 
 
 def linear_probe() -> Case:
-    start = probe.Linear(shaped((8, 3), jnp.float32), shaped((3,), jnp.float32))
-    rows = shaped((16,), jnp.float32)
-    scalars = shaped((), jnp.float32), shaped((), jnp.int32)
-    return probe._fit, (start, shaped((16, 8), jnp.float32), shaped((16,), jnp.int32), rows, *scalars)
+    fitted = probe.Linear(shaped((8, 3), jnp.float32), shaped((3,), jnp.float32))
+    rows = shaped((16, 8), jnp.float32), shaped((16,), jnp.int32), shaped((16,), jnp.float32)
+    add = probe.add_chunk(Mesh(np.array(jax.devices()[:1]), (probe.AXIS,)))
+    return add, ((shaped((), jnp.float32), fitted), fitted, *rows)
 
 
 def network_probe() -> Case:
