@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from metamask_jax.errors import DataError
+from metamask_jax.errors import DataError, one_line
 
 if TYPE_CHECKING:  # Pillow is imported where a picture is decoded: a cached set needs none
     from PIL import Image
@@ -29,7 +29,14 @@ def decode(encoded: bytes, what: str) -> "Image.Image":
         with Image.open(io.BytesIO(encoded)) as picture:
             return picture.convert("RGB")
     except Exception as e:  # Pillow raises OSError, SyntaxError, ValueError and more, one for each kind of damage
-        raise DataError(f"{what} is not a readable picture ({e})") from e
+        raise DataError(f"{what} is not a readable picture ({reason(e)})") from e
+
+
+def reason(error: Exception) -> str:
+    """Why Pillow could not read a picture, without the address of what it was given."""
+    from PIL import UnidentifiedImageError
+
+    return "its format is not known" if isinstance(error, UnidentifiedImageError) else one_line(error)
 
 
 def crop(picture: "Image.Image", box: Box, image_size: int) -> np.ndarray:

@@ -76,7 +76,9 @@ def test_unreadable_files_are_skipped_and_reported_with_their_count(damaged_fold
 
 
 def test_unreadable_files_are_refused_when_asked(damaged_folder, data_dir):
-    with pytest.raises(DataError, match=r"text\.jpg is not a readable picture .* on_error='skip' would leave it out"):
+    with pytest.raises(
+        DataError, match=r"text\.jpg is not a readable picture \(its format is not known\); on_error='skip' would"
+    ):
         open_folder(damaged_folder, data_dir, on_error="refuse")
 
 

@@ -17,7 +17,8 @@ import tensorflow_datasets as tfds
 from PIL import Image, ImageOps
 
 from metamask_jax.data.builders import base, folders
-from metamask_jax.errors import DataError, one_line
+from metamask_jax.data.pictures import reason
+from metamask_jax.errors import DataError
 
 _log = logging.getLogger(__name__)
 _FILTER = Image.Resampling.BICUBIC
@@ -63,7 +64,7 @@ class Builder(base.RecordBuilder, skip_registration=True):  # type: ignore[call-
             except Exception as e:  # Pillow raises OSError, SyntaxError, ValueError and more
                 if self.options.on_error == "refuse":
                     raise DataError(
-                        f"{folders.named(path)} is not a readable picture ({one_line(e)}); on_error='skip' would leave "
+                        f"{folders.named(path)} is not a readable picture ({reason(e)}); on_error='skip' would leave "
                         "it out"
                     ) from e
                 unreadable.append(folders.named(path))
