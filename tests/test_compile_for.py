@@ -9,6 +9,8 @@ from metamask_jax.cli import compile_for
 from metamask_jax.errors import ConfigError
 from metamask_jax.training import compilation
 from metamask_jax.training.roofline import CHIPS, Roofline, Traffic, collectives, roofline, sent
+from metamask_jax.training.state import init_state
+from tests.test_scaling import expected_joint
 from tests.tiny import tiny_config
 
 needs_libtpu = pytest.mark.skipif(
@@ -125,10 +127,20 @@ class TestRealCompiler:
     def test_no_call_is_left_that_only_a_cpu_has(self, account):
         assert not [name for name in account.custom_calls if "metamask" in name or "cpu" in name.lower()]
 
-    def test_sends_what_the_formula_says(self, account):
-        """Views x batch x projections are gathered four times; TPUs reduce small arrays where they could scatter."""
-        kinds = {(entry.kind, entry.dtype): entry for entry in account.traffic}
-        assert kinds["all-gather", "f32"].size == 4 * 4 * (2 * 16 * 6)
+    def test_sends_what_the_formulas_say(self, account):
+        """Those of docs/scaling.md; the small array that could be scattered is reduced whole on a TPU."""
+        config = tiny_config({"mask.learn": "False"})
+        pod, picture = compilation.topology("v5e:2x4"), compilation.picture_shape(config)
+        _, metrics = compilation.lower_step(config, pod.devices, picture).out_info
+        unlike = {"learning_rate", "skipped", "skipped_in_a_row"}
+        expected = expected_joint(init_state(config), len(metrics.keys() - unlike), devices=8)
+        joint = {entry.kind: entry.size // 4 for entry in compilation.compile_step(config, pod, picture).traffic}
+        assert joint == {
+            "all-gather": expected["all-gather"],
+            "all-reduce": expected["all-reduce"] + 8 * expected["reduce-scatter"],
+        }
+        exact = {(entry.kind, entry.dtype): entry.size for entry in account.traffic}
+        assert exact["all-gather", "f32"] == 4 * 4 * expected["all-gather"]
 
     def test_counts_add_up(self, account):
         assert account.fits
