@@ -1,6 +1,7 @@
 """Evaluates a pretrained encoder from its workdir: nearest neighbours, linear and MLP probes, fine-tuning.
 
     metamask-evaluate --workdir runs/cifar10 [--step best] [--protocol all] [--dataset cifar100] [--size 5000]
+    metamask-evaluate --compare runs/base-0 runs/base-1 runs/mask-0 runs/mask-1
 
 Results go to evaluation.json, evaluation.md and report.html in the workdir; docs/evaluation.md tells what they mean.
 """
@@ -11,14 +12,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from metamask_jax.cli.common import Parser, guarded, set_up_process, whole_number
+from metamask_jax.cli.common import Parser, guarded, path_name, set_up_process, whole_number
 from metamask_jax.errors import ConfigError
 
+_COMPARE = "--compare"
 _SETTINGS = ("seed", "augmented_epochs", "finetune_epochs")  # flags that are fields of `protocols.Settings`
 
 
 def _evaluate(arguments: Sequence[str]) -> int:
-    parser = Parser("Evaluates a pretrained encoder; docs/evaluation.md tells what each protocol does.")
+    if _COMPARE in arguments:
+        return _compare(arguments)
+    parser = Parser(
+        "Evaluates a pretrained encoder; docs/evaluation.md tells what each protocol does.",
+        f"{_COMPARE} DIR DIR ... prints one table of runs evaluated before, with paired intervals over seeds.",
+    )
     parser.add_run()
     parser.add_argument("--protocol", default="linear,knn", help="names separated by commas, or 'all' (%(default)s)")
     parser.add_argument("--dataset", help="another set than the one pretrained on")
@@ -26,6 +33,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the dataset; repeatable")
     parser.add_argument("--size", type=whole_number(1), help="only the first so many training images")
     parser.add_argument("--seed", type=whole_number(0), help="of everything random (0)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="of the encoder, if not that of the run")
     parser.add_argument("--augmented-epochs", type=whole_number(1), help="of linear_augmented")
     parser.add_argument("--finetune-epochs", type=whole_number(1), help="of finetune")
     flags = parser.read(arguments)
@@ -47,11 +55,27 @@ def _evaluate(arguments: Sequence[str]) -> int:
         data_dir=flags.data_dir,
         options=options,
         size=flags.size,
+        dtype=flags.dtype,
         settings=Settings(**settings),
     )
     print(f"\n{terminal_table(new)}\n")
     print(markdown_table(new, name=pathlib.Path(flags.workdir).resolve().name))
     print(f"results: {pathlib.Path(flags.workdir) / 'evaluation.json'}, report: {write_report(flags.workdir)}")
+    return 0
+
+
+def _compare(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        "Compares runs that were evaluated before; those that differ only in their seed are taken together."
+    )
+    parser.add_argument(_COMPARE, nargs="+", required=True, type=path_name, metavar="DIR", help="working directories")
+    flags = parser.read(arguments)
+
+    from metamask_jax.experiments.comparison import compare
+    from metamask_jax.experiments.output import markdown
+
+    table = compare(flags.compare)
+    print(f"{table.caption}\n\n{markdown(table)}")
     return 0
 
 

@@ -37,6 +37,7 @@ def evaluate_run(
     data_dir: str | None = None,
     options: Mapping[str, Any] | None = None,
     size: int | None = None,
+    dtype: str | None = None,
     settings: Settings = _DEFAULT_SETTINGS,
     registry: Registry | None = None,
 ) -> list[Entry]:
@@ -55,6 +56,7 @@ def evaluate_run(
       data_dir: where prepared datasets are; None for where they were when the run was pretrained.
       options: of the dataset, added to those of the run if it is the run's dataset; None for no more.
       size: only the first so many training images; None for all. The test set is always whole.
+      dtype: of the encoder's computation, `float32` or `bfloat16`; None for that of the run.
       settings: hyper-parameters of the protocols.
       registry: what the configuration's names stand for; None is ours and `config.plugins`.
 
@@ -71,7 +73,7 @@ def evaluate_run(
       CheckpointError: the checkpoint is damaged or another model's.
     """
     names = expand(protocols)
-    run = load_run(workdir, step=step, registry=registry)
+    run = _computing_in(dtype, load_run(workdir, step=step, registry=registry))
     results = read_results(run.workdir)
     splits = _open(run, dataset, data_dir, options or {}, size)
     _check(splits.train, splits.test, names)
@@ -94,6 +96,15 @@ def evaluate_run(
     return new
 
 
+def _computing_in(dtype: str | None, run: Run) -> Run:
+    """The run with its encoder computing in another precision."""
+    if dtype is None:
+        return run
+    config = run.config.copy_and_resolve_references()
+    config.eval.dtype = dtype
+    return run._replace(config=config)
+
+
 def _entry(data: Data, settings: Settings, name: str, kind: str, result: ProtocolResult, seconds: float) -> Entry:
     return {
         "step": data.run.step,
@@ -108,6 +119,7 @@ def _entry(data: Data, settings: Settings, name: str, kind: str, result: Protoco
         "chosen": result.chosen,
         "held_out": result.held_out,
         "settings": dataclasses.asdict(settings),
+        "dtype": data.run.config.eval.dtype or data.run.config.train.dtype,
         "seconds": seconds,  # of both kinds of features together
         "version": __version__,
     }
