@@ -104,6 +104,28 @@ def test_suggestions_grow_until_the_batch_cannot_be_split_further():
     assert list(compile_for.candidates(lookahead, devices=8)) == []
 
 
+def test_every_suggestion_is_tried_by_itself_until_one_fits(monkeypatch, capsys):
+    """Then twice the chips, with the settings that were given."""
+    tried = []
+
+    def compile_step(config, pod, picture, *, effort):
+        tried.append((pod.name, config.train.remat, config.train.accumulate))
+        return compilation.Account(2.0**34, tried[-1] == ("v5e:2x4", True, 2), state=0, batch=0, seconds=0.0)
+
+    def topology(name):
+        return compilation.Topology(name, CHIPS["v5e"], [None] * 8)
+
+    monkeypatch.setattr(compilation, "compile_step", compile_step)
+    monkeypatch.setattr(compilation, "topology", topology)
+    monkeypatch.setattr(compile_for, "load_config", lambda name: tiny_config().copy_and_resolve_references())
+    assert compile_for.main(["v5e:2x4", "--suggest"]) == 1
+    here = [(False, 1), (True, 1), (False, 2), (True, 2)]
+    assert tried == [*(("v5e:2x4", *settings) for settings in here), ("v5e:4x4", False, 1)]
+    printed = capsys.readouterr()
+    assert "16.00 GiB of 15.75 GiB: DOES NOT FIT" in printed.out
+    assert "--config.train.accumulate=2 --config.train.remat=True" in printed.err
+
+
 def test_pictures_have_the_size_of_the_dataset_or_of_the_crops():
     config = tiny_config()
     assert compilation.picture_shape(config) == (32, 32, 3)

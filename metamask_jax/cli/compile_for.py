@@ -172,7 +172,8 @@ def _suggest(config: ConfigDict, pod: "Topology", picture: Sequence[int], flags:
     from metamask_jax.training.registry import validate
 
     def attempt(pod: "Topology", changes: dict[str, Any]) -> bool:
-        changed = validate(apply_overrides(config, {key: str(value) for key, value in changes.items()}))
+        copy = config.copy_and_resolve_references()
+        changed = validate(apply_overrides(copy, {key: str(value) for key, value in changes.items()}))
         account = compile_step(changed, pod, picture, effort=flags.effort)
         settings = " ".join(f"--config.{key}={value}" for key, value in changes.items())
         verdict = "fits" if account.fits else "does not fit"
