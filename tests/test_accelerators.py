@@ -67,12 +67,16 @@ def linear_probe() -> Case:
 def network_probe() -> Case:
     optimizer = minibatch_probe.momentum(1e-4)
     layers = jax.eval_shape(lambda: minibatch_probe._init(jax.random.key(0), (8, 5, 3)))
-    candidate = minibatch_probe._Candidates(
-        gain=shaped((8,), jnp.float32), used=shaped((16,), jnp.bool_), rate=shaped((), jnp.float32)
-    )
-    data = shaped((16, 8), jnp.float32), shaped((16,), jnp.int32), shaped((2, 4), jnp.int32), shaped((2,), jnp.float32)
-    state = jax.eval_shape(optimizer.init, layers)
-    return partial(minibatch_probe._epoch, optimizer), (layers, state, candidate, *data)
+
+    def update(layers: Any, state: Any, h: jax.Array, labels: jax.Array) -> Any:
+        def loss(layers: Any) -> jax.Array:
+            scores = minibatch_probe._scores(layers, h)
+            return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(scores, labels))
+
+        return optimizer.update(jax.grad(loss)(layers), state, layers)
+
+    data = shaped((16, 8), jnp.float32), shaped((16,), jnp.int32)
+    return update, (layers, jax.eval_shape(optimizer.init, layers), *data)
 
 
 def head() -> Case:
