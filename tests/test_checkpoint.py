@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from metamask_jax.errors import CheckpointError
-from metamask_jax.training.checkpoint import Checkpoints
+from metamask_jax.training.checkpoint import Checkpoints, WriteError
 
 
 def state(seed=0, dim=300):
@@ -108,13 +108,40 @@ def test_a_damaged_newest_falls_back_saying_so(tmp_path, caplog, how):
     assert_equal(open_checkpoints(tmp_path).restore_latest(state()).state, state(2))
 
 
-def test_all_damaged_is_an_error_not_a_fresh_start(tmp_path):
+def test_all_damaged_is_an_error_not_a_fresh_start_however_often_it_is_tried(tmp_path):
     checkpoints = open_checkpoints(tmp_path)
     save(checkpoints, 1)
     checkpoints.close()
     damage(tmp_path, 1)
-    with pytest.raises(CheckpointError, match=r"none of the checkpoints \[1\] can be read"):
-        open_checkpoints(tmp_path).restore_latest(state())
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"none of the checkpoints \[1\] can be read"):
+            open_checkpoints(tmp_path).restore_latest(state())
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+
+
+def test_the_same_step_damaged_again_is_set_aside_beside_the_first(tmp_path):
+    for _ in range(3):
+        checkpoints = open_checkpoints(tmp_path)
+        if 1 not in checkpoints.steps():
+            save(checkpoints, 1)
+        save(checkpoints, 2)
+        checkpoints.close()
+        damage(tmp_path, 2)
+        assert open_checkpoints(tmp_path).restore_latest(state()).step == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2.damaged", "2.damaged-2", "2.damaged-3"]
+
+
+def test_what_cannot_be_written_is_raised_by_the_next_save_and_leaves_the_one_before(tmp_path, monkeypatch):
+    checkpoints = open_checkpoints(tmp_path)
+    save(checkpoints, 1)
+    checkpoints.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints._manager, "save", lambda *args, **kwargs: [][0])
+        save(checkpoints, 2)
+        with pytest.raises(WriteError, match=r"a checkpoint cannot be written: list index out of range"):
+            save(checkpoints, 3)
+    assert checkpoints.steps() == [1]
+    checkpoints.close()
 
 
 def test_another_models_checkpoint_is_named(tmp_path):

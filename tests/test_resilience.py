@@ -284,6 +284,17 @@ def test_a_signal_to_one_process_saves_and_ends_both_after_the_same_step(shared,
 
 
 @pytest.mark.slow
+def test_every_process_finds_the_step_it_has_compiled_before(shared, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_DEBUG_LOG_MODULES", "jax._src.compiler")
+    short = ["--config.train.steps=2"]
+    for name in ("first", "second"):
+        pair = start_pair(shared, tmp_path / name, short, short)
+        outputs = [process.communicate(timeout=300)[1] for process in pair]
+        assert [process.returncode for process in pair] == [0, 0], outputs
+    assert all("Persistent compilation cache hit for 'jit__fun'" in text for text in outputs)
+
+
+@pytest.mark.slow
 def test_two_runs_in_one_workdir_do_not_meet(shared, tmp_path):
     first = start(shared, tmp_path, "--config.train.steps=100000")
     while lines(tmp_path) < 3:
