@@ -4,8 +4,11 @@ import hashlib
 import json
 import logging
 import pathlib
+import struct
+import tempfile
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,16 +19,18 @@ from metamask_jax.core.storage import replacing
 from metamask_jax.core.types import PyTree
 from metamask_jax.data.in_memory import ArraySource
 from metamask_jax.data.sources import Source
+from metamask_jax.evaluate.features import Allocate
 from metamask_jax.version import __version__
 
 _log = logging.getLogger(__name__)
 _CHUNK = 4096  # pictures hashed at a time
+_IN_MEMORY = 2**30  # bytes of features up to which they are held in memory; more stay on disk
 Features = tuple[np.ndarray, np.ndarray]
 
 
 def cached_features(
     folder: pathlib.Path,
-    extract: Callable[[], Features],
+    extract: Callable[[Allocate], Features],
     *,
     config: ConfigDict,
     encoder: PyTree,
@@ -34,12 +39,13 @@ def cached_features(
 ) -> Features:
     """Features [size, dim] and labels [size] of a source: from the folder if they are there, else extracted and kept.
 
-    The file's name has the dataset, its size, the step, and a digest of everything the features depend on: the
-    encoder's arrays, how it is built and fed, and the pictures. A file that cannot be read whole counts as missing.
+    Those of a large set stay on disk, memory-mapped. The file's name has the dataset, its size, the step, and a digest
+    of everything the features depend on: the encoder's arrays, how it is built and fed, and the pictures. A file that
+    cannot be read whole counts as missing.
 
     Args:
       folder: where the files are.
-      extract: computes features and labels.
+      extract: computes features and labels; gets a function that makes the array for the features.
       config: of the run.
       encoder: pytree of the encoder's parameters and BatchNorm statistics.
       step: at which they were saved.
@@ -55,7 +61,7 @@ def cached_features(
     path = folder / f"{source.name}-{len(source)}-step{step}-{digest.hexdigest()}.npz"
     found = _read(path)
     if found is None:
-        found = extract()
+        found = extract(partial(_allocate, folder))
         _write(path, *found)
     return found
 
@@ -72,15 +78,45 @@ def _add_source(digest: Any, source: Source) -> None:
         digest.update(b"" if source.rows is None else source.rows.tobytes())
 
 
+def _allocate(folder: pathlib.Path, shape: tuple[int, int], dtype: type) -> np.ndarray:
+    """An array for features: in memory, or if it is large in a file of the folder that ends with the array."""
+    if np.dtype(dtype).itemsize * shape[0] * shape[1] > _IN_MEMORY:
+        try:
+            folder.mkdir(exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder) as file:
+                return np.memmap(file, dtype, "w+", shape=shape)
+        except OSError as error:
+            _log.warning("features are held in memory: %s", error)
+    return np.empty(shape, dtype)
+
+
 def _read(path: pathlib.Path) -> Features | None:
     try:
-        with np.load(path, allow_pickle=False) as file:  # a zip file, with a checksum of every array
-            return file["features"], file["labels"]
+        with zipfile.ZipFile(path) as file:
+            if (damaged := file.testzip()) is not None:  # compares a checksum of every array
+                raise zipfile.BadZipFile(f"{damaged} is damaged")
+            return _array(path, file, "features"), _array(path, file, "labels")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         _log.warning("%s cannot be read (%s); the features are extracted again", path, error)
         return None
+
+
+def _array(path: pathlib.Path, file: zipfile.ZipFile, name: str) -> np.ndarray:
+    """An array of an .npz file, memory-mapped if it is large: NumPy stores its arrays as they are."""
+    member = file.getinfo(f"{name}.npy")
+    with path.open("rb") as raw:
+        raw.seek(member.header_offset + 26)
+        name_and_extra = struct.unpack("<HH", raw.read(4))
+        raw.seek(sum(name_and_extra), 1)
+        if member.file_size <= _IN_MEMORY or member.compress_type != zipfile.ZIP_STORED:
+            with file.open(member) as whole:
+                return np.asarray(np.lib.format.read_array(whole, allow_pickle=False))
+        version = np.lib.format.read_magic(raw)
+        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = reader(raw)
+        return np.memmap(path, dtype, "r", offset=raw.tell(), shape=shape)
 
 
 def _write(path: pathlib.Path, features: np.ndarray, labels: np.ndarray) -> None:

@@ -5,7 +5,7 @@ so features of augmented images are computed once for all of them. `probe.py` ha
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +17,10 @@ from jax import lax
 
 from metamask_jax.core.arrays import matmul
 from metamask_jax.core.types import PyTree
+from metamask_jax.evaluate.rows import moments, row_chunks
 from metamask_jax.evaluate.subsets import held_out_rows
+
+_NUMBERS = 2**24  # features on the device at a time
 
 Layers = tuple[tuple[jax.Array, jax.Array], ...]  # weights [in, out] and bias [out] of each layer
 
@@ -39,9 +42,9 @@ class TrainedProbe(NamedTuple):
 class _Candidates(NamedTuple):
     """What candidates [count] differ in: gain [count, dim], rows trained on [count, train], learning rate [count]."""
 
-    gain: jax.Array
-    used: jax.Array
-    rate: jax.Array
+    gain: np.ndarray
+    used: np.ndarray
+    rate: np.ndarray
 
 
 def minibatch_probes(
@@ -66,7 +69,8 @@ def minibatch_probes(
     dimension, that leaves the mask's weights in force.
 
     Args:
-      epoch_features: features [train, dim] to train on in an epoch, the same or those of newly augmented images.
+      epoch_features: features [train, dim] to train on in an epoch, the same or those of newly augmented images; may be
+        memory-mapped, as only some batches are copied at a time.
       train_h: features [train, dim] of the images as they are: give mean and spread, and judge the held-out rows.
       train_labels: int [train], each in [0, num_classes).
       test_h: features [test, dim].
@@ -84,13 +88,14 @@ def minibatch_probes(
       One result per mask.
     """
     held_out = held_out_rows(len(train_h), held_out_fraction, seed)
-    mean = train_h.mean(axis=0, dtype=np.float64).astype(np.float32)
-    gains = [mask / max(np.sqrt(np.mean(((train_h - mean) * mask) ** 2, dtype=np.float64)), 1e-12) for mask in masks]
+    exact_mean, variance = moments(train_h)
+    mean = exact_mean.astype(np.float32)
+    gains = [(mask / max(np.sqrt(np.mean(variance * mask**2)), 1e-12)).astype(np.float32) for mask in masks]
     # Where a candidate is: of each mask, learning rates trained without the held-out rows, then with them.
     index = np.arange(2 * len(masks) * len(learning_rates)).reshape(len(masks), 2, len(learning_rates))
     trained = _train(
         epoch_features,
-        jnp.asarray(train_labels),
+        np.asarray(train_labels),
         mean,
         _candidates(gains, held_out, learning_rates),
         _init(jax.random.key(seed), (train_h.shape[1], *hidden, num_classes)),
@@ -100,19 +105,20 @@ def minibatch_probes(
         seed=seed,
     )
 
-    def scores(h: np.ndarray, mask: int, part: int, rate: int) -> np.ndarray:
+    def scores(h: np.ndarray, mask: int, part: int, rate: int) -> Iterator[np.ndarray]:
         layers = jax.tree.map(lambda leaf: leaf[index[mask, part, rate]], trained)
-        return np.asarray(_scores(layers, (h - mean) * gains[mask].astype(np.float32)))
+        return (np.asarray(_scores(layers, (h[rows] - mean) * gains[mask])) for rows in row_chunks(h))
 
+    judged, judged_labels = train_h[held_out], train_labels[held_out]
     results = []
     for mask in range(len(masks)):
         accuracies = [
-            float(np.mean(scores(train_h[held_out], mask, 0, rate).argmax(axis=1) == train_labels[held_out]))
+            float(np.mean(np.concatenate([x.argmax(axis=1) for x in scores(judged, mask, 0, rate)]) == judged_labels))
             for rate in range(len(learning_rates))
         ]
         best = int(np.argmax(accuracies))
         table = dict(zip(learning_rates, accuracies, strict=True))
-        results.append(TrainedProbe(scores(test_h, mask, 1, best), learning_rates[best], table))
+        results.append(TrainedProbe(np.concatenate(list(scores(test_h, mask, 1, best))), learning_rates[best], table))
     return results
 
 
@@ -125,9 +131,9 @@ def _candidates(gains: Sequence[np.ndarray], held_out: np.ndarray, learning_rate
     """Every gain with every part of the rows with every learning rate, the last of which changes fastest."""
     parts, rates = np.stack([~held_out, np.ones_like(held_out)]), np.asarray(learning_rates, np.float32)
     return _Candidates(
-        gain=jnp.repeat(jnp.asarray(np.stack(gains), jnp.float32), len(parts) * len(rates), axis=0),
-        used=jnp.tile(jnp.repeat(parts, len(rates), axis=0), (len(gains), 1)),
-        rate=jnp.tile(rates, len(parts) * len(gains)),
+        gain=np.repeat(np.stack(gains), len(parts) * len(rates), axis=0),
+        used=np.tile(np.repeat(parts, len(rates), axis=0), (len(gains), 1)),
+        rate=np.tile(rates, len(parts) * len(gains)),
     )
 
 
@@ -150,7 +156,7 @@ def _scores(layers: Layers, h: jax.Array) -> jax.Array:
 
 def _train(
     epoch_features: Callable[[int], np.ndarray],
-    labels: jax.Array,
+    labels: np.ndarray,
     mean: np.ndarray,
     candidates: _Candidates,
     layers: Layers,
@@ -167,42 +173,43 @@ def _train(
     random = np.random.default_rng(seed)
     all_layers = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], len(candidates.rate), axis=0), layers)
     states = jax.vmap(optimizer.init)(all_layers)
-    epoch_of_all = jax.jit(jax.vmap(partial(_epoch, optimizer), in_axes=(0, 0, 0, None, None, None, None)))
+    train_all = jax.jit(jax.vmap(partial(_steps, optimizer), in_axes=(0, 0, 0, None, None, None)))
+    group = max(1, _NUMBERS // (batch_size * len(mean)))  # steps whose rows are on the device at a time
     for epoch in range(epochs):
         batches = random.permutation(len(labels))[: steps * batch_size].reshape(steps, batch_size)
-        decay = schedule(epoch * steps + jnp.arange(steps))
-        h = jnp.asarray(epoch_features(epoch)) - mean
-        all_layers, states = epoch_of_all(all_layers, states, candidates, h, labels, batches, decay)
+        h = epoch_features(epoch)
+        for first in range(0, steps, group):
+            rows = batches[first : first + group]
+            decay = schedule(epoch * steps + first + jnp.arange(len(rows)))
+            own = candidates._replace(used=candidates.used[:, rows])
+            x = np.asarray(h[rows.ravel()], np.float32).reshape(*rows.shape, -1) - mean
+            all_layers, states = train_all(all_layers, states, own, x, labels[rows], decay)
     return all_layers
 
 
-def _epoch(
+def _steps(
     optimizer: optax.GradientTransformation,
     layers: Layers,
     state: PyTree,
     candidate: _Candidates,
     h: jax.Array,
     labels: jax.Array,
-    batches: jax.Array,
     decay: jax.Array,
 ) -> tuple[Layers, PyTree]:
-    """One candidate's steps over batches int [steps, batch_size]; rows it may not use have weight zero."""
+    """One candidate's steps over batches h [steps, batch, dim]; rows it may not use have weight zero."""
 
-    def step(
-        carry: tuple[Layers, PyTree], rows_and_decay: tuple[jax.Array, jax.Array]
-    ) -> tuple[tuple[Layers, PyTree], None]:
-        (layers, state), (rows, decay) = carry, rows_and_decay
-        weights = candidate.used[rows].astype(jnp.float32)
+    def step(carry: tuple[Layers, PyTree], batch: tuple[jax.Array, ...]) -> tuple[tuple[Layers, PyTree], None]:
+        (layers, state), (h, labels, used, decay) = carry, batch
+        weights = used.astype(jnp.float32)
 
         def loss(layers: Layers) -> jax.Array:
-            losses = optax.softmax_cross_entropy_with_integer_labels(
-                _scores(layers, h[rows] * candidate.gain), labels[rows]
-            )
+            losses = optax.softmax_cross_entropy_with_integer_labels(_scores(layers, h * candidate.gain), labels)
             return jnp.sum(weights * losses) / jnp.sum(weights).clip(1.0)
 
         updates, state = optimizer.update(jax.grad(loss)(layers), state, layers)
         layers = jax.tree.map(lambda leaf, update: leaf - candidate.rate * decay * update, layers, updates)
         return (layers, state), None
 
-    (layers, state), _ = lax.scan(step, (layers, state), (batches, decay))
+    batches: tuple[jax.Array, ...] = (h, labels, jnp.asarray(candidate.used), decay)
+    (layers, state), _ = lax.scan(step, (layers, state), batches)
     return layers, state

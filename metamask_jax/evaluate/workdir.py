@@ -1,5 +1,6 @@
 """What evaluation needs of a run, from its working directory alone."""
 
+import os
 import pathlib
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from metamask_jax.core.mask import mask_weights
 from metamask_jax.data.sources import Source
 from metamask_jax.errors import CheckpointError, ConfigError
 from metamask_jax.evaluate.cache import cached_features
-from metamask_jax.evaluate.features import extract_source, make_extractor
+from metamask_jax.evaluate.features import Allocate, extract_source, make_extractor
 from metamask_jax.training.checkpoint import Checkpoints, DamagedError
 from metamask_jax.training.registry import Registry, registry_of, validate
 from metamask_jax.training.state import TrainState, init_state
@@ -80,13 +81,13 @@ def features(run: Run, source: Source) -> tuple[np.ndarray, np.ndarray]:
       source: the pictures, such as `open_configured(run.config.data, split="test")`.
 
     Returns:
-      Features h float32 [size, dim], not multiplied by the mask, and labels int32 [size], -1 where there is none.
+      Features h float32 [size, dim], not multiplied by the mask, and labels int32 [size], -1 where there is none. Those
+      of a large set are memory-mapped.
     """
 
-    def extract() -> tuple[np.ndarray, np.ndarray]:
-        return extract_source(
-            make_extractor(run.config, registry=run.registry), run.state.params, run.state.batch_stats, source
-        )
+    def extract(allocate: Allocate) -> tuple[np.ndarray, np.ndarray]:
+        extractor, state = make_extractor(run.config, registry=run.registry), run.state
+        return extract_source(extractor, state.params, state.batch_stats, source, allocate=allocate)
 
     return cached_features(
         run.workdir / "features",
@@ -100,7 +101,7 @@ def features(run: Run, source: Source) -> tuple[np.ndarray, np.ndarray]:
 
 def read_config(workdir: pathlib.Path, registry: Registry | None = None) -> ConfigDict:
     """The configuration of the run in a working directory."""
-    if not workdir.is_dir():
+    if not os.path.isdir(workdir):  # which knows no error, for names too long either
         raise ConfigError(f"--workdir {workdir} does not exist; expected the folder of a pretrained run")
     path = workdir / "config.json"
     if not path.is_file():

@@ -5,6 +5,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
+from metamask_jax.evaluate import minibatch_probe, rows
 from metamask_jax.evaluate.minibatch_probe import minibatch_probes
 from metamask_jax.evaluate.subsets import held_out_rows
 
@@ -103,3 +104,13 @@ def test_every_epoch_sees_its_own_features() -> None:
     found = minibatch_probes(epoch_features, train_h, labels, test_h, **(SETTINGS | {"epochs": 3}))
     assert asked == [0, 1, 2]
     assert not np.allclose(found[0].scores, run((train_h, labels), test_h, epochs=3)[0].scores, atol=1e-3)
+
+
+def test_batches_that_come_in_groups_give_the_same_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, (test_h, _) = features(0, 400), features(1, 50)
+    (whole,) = run(train, test_h, epochs=3)
+    monkeypatch.setattr(minibatch_probe, "_NUMBERS", 5 * 32 * DIM)  # five of the twelve steps of an epoch
+    monkeypatch.setattr(rows, "_CHUNK", 7 * DIM)
+    (found,) = run(train, test_h, epochs=3)
+    assert found.held_out == whole.held_out
+    np.testing.assert_allclose(found.scores, whole.scores, rtol=1e-5, atol=1e-5)

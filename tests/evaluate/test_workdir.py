@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shutil
+from typing import Any
 
 import jax
 import numpy as np
@@ -70,7 +71,11 @@ def test_a_missing_workdir_a_foreign_one_and_one_without_checkpoints_are_told_ap
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "cannot be used, Expecting"), ("[1]", "cannot be used"), ('{"x": {"y": 1}}', r"config\.x\.y is unknown")],
+    [
+        ("{", r"cannot be used, it is no JSON \(Expecting"),
+        ("[1]", "cannot be used"),
+        ('{"x": {"y": 1}}', r"config\.x is unknown"),
+    ],
 )
 def test_a_damaged_config_is_named(copy: pathlib.Path, text: str, message: str) -> None:
     (copy / "config.json").write_text(text)
@@ -109,9 +114,9 @@ def test_features_are_extracted_once_for_each_step_and_source(
     expected = extract_source(make_extractor(run.config), run.state.params, run.state.batch_stats, test)
     extracted = []
 
-    def counting(*args: object) -> tuple[np.ndarray, np.ndarray]:
+    def counting(*args: Any, **settings: Any) -> tuple[np.ndarray, np.ndarray]:
         extracted.append(args)
-        return extract_source(*args)  # type: ignore[arg-type]
+        return extract_source(*args, **settings)
 
     monkeypatch.setattr(workdir, "extract_source", counting)
     for _ in range(2):
@@ -127,6 +132,28 @@ def test_features_are_extracted_once_for_each_step_and_source(
     assert not any(np.array_equal(h, expected[0]) for h, _ in others)
     np.testing.assert_array_equal(others[1][0], expected[0][:64])
     assert len(list((copy / "features").iterdir())) == 4
+
+
+def test_features_of_a_large_set_stay_on_disk(copy: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = workdir.load_run(copy, step="last")
+    source = open_configured(run.config.data, split="test")
+    expected = workdir.features(run, source)
+    (path,) = (copy / "features").iterdir()
+    content = path.read_bytes()
+    path.unlink()
+    monkeypatch.setattr(cache, "_IN_MEMORY", 0)
+    for _ in range(2):  # extracted, and read
+        found = workdir.features(run, source)
+        assert isinstance(found[0], np.memmap)
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+    assert (list((copy / "features").iterdir()), path.read_bytes()) == ([path], content)
+    path.write_bytes(content[:-99])
+    np.testing.assert_array_equal(workdir.features(run, source)[0], expected[0])
+    # Where nothing can be written, memory has to do.
+    path.unlink()
+    (copy / "features").rmdir()
+    (copy / "features").write_text("in the way")
+    np.testing.assert_array_equal(workdir.features(run, source)[0], expected[0])
 
 
 @pytest.mark.parametrize("how", ["cut", "overwritten", "empty"])
