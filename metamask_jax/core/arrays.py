@@ -7,9 +7,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from metamask_jax.core import collectives
+from metamask_jax.errors import shown
+
+_LARGEST = 3e38  # float32 has no larger number
 
 # TPUs and GPUs would otherwise round the operands of a float32 product, and a logit divided by 0.07 shows it.
 matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
@@ -66,10 +70,24 @@ def require_shape(name: str, x: jax.Array, fits: bool, expected: str) -> None:
 
 def widen(z: jax.Array, name: str = "z") -> jax.Array:
     """Brings half precision to float32: losses compute in float32 or wider."""
-    z = jnp.asarray(z)
+    z = as_array(z, name)
     if not jnp.issubdtype(z.dtype, jnp.floating):
         raise TypeError(f"{name}.dtype={z.dtype}; expected a floating-point type")
     return z.astype(jnp.promote_types(z.dtype, jnp.float32))
+
+
+def as_array(values: Any, name: str) -> jax.Array:
+    """Makes an array of what JAX can make one of, and refuses the rest by name.
+
+    Example:
+      >>> as_array("x", "z")
+      Traceback (most recent call last):
+      TypeError: z='x'; expected an array of numbers
+    """
+    try:
+        return jnp.asarray(values)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{name}={shown(values)}; expected an array of numbers") from error
 
 
 def require_number(name: str, value: Any, allowed: Callable[[Any], bool], expected: str) -> None:
@@ -82,10 +100,11 @@ def require_number(name: str, value: Any, allowed: Callable[[Any], bool], expect
     """
     if isinstance(value, jax.core.Tracer):
         return
-    if not isinstance(value, numbers.Real) and getattr(value, "ndim", None) != 0:
-        raise TypeError(f"{name}={value!r}; expected {expected}")
-    if not allowed(value):
-        raise ValueError(f"{name}={value}; expected {expected}")
+    scalar = getattr(value, "ndim", None) == 0 and getattr(value, "dtype", np.dtype(object)).kind in "fiuV"
+    if not isinstance(value, numbers.Real) and not scalar:
+        raise TypeError(f"{name}={shown(value)}; expected {expected}")
+    if not (allowed(value) and value < _LARGEST):
+        raise ValueError(f"{name}={shown(value) if isinstance(value, int) else value}; expected {expected}")
 
 
 def require_temperature(temperature: float | jax.Array) -> None:
@@ -102,7 +121,7 @@ def require_whole(name: str, value: Any, *, expected: str = "a whole number >= 1
       TypeError: dim=2.5; expected a whole number >= 1
     """
     if not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name}={value!r}; expected {expected}")
-    if value < 1:
-        raise ValueError(f"{name}={value}; expected {expected}")
+        raise TypeError(f"{name}={shown(value)}; expected {expected}")
+    if not 1 <= int(value) < 2**31:
+        raise ValueError(f"{name}={shown(value)}; expected {expected}")
     return int(value)

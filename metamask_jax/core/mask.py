@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from metamask_jax.core.arrays import require_whole
+from metamask_jax.core.arrays import as_array, require_whole
+from metamask_jax.errors import shown
 
 ACTIVATIONS = ("sigmoid", "identity")
 
@@ -35,6 +36,7 @@ def mask_weights(logits: jax.Array, *, activation: str = "sigmoid") -> jax.Array
       Array([0.5, 0.5], dtype=float32)
     """
     _require_activation(activation)
+    logits = _floating(as_array(logits, "logits"), "logits")
     return jax.nn.sigmoid(logits) if activation == "sigmoid" else logits
 
 
@@ -46,14 +48,18 @@ def apply_mask(h: jax.Array, weights: jax.Array) -> jax.Array:
       Array([[1. , 0.5, 0. ],
              [1. , 0.5, 0. ]], dtype=float32)
     """
-    h, weights = jnp.asarray(h), jnp.asarray(weights)
+    h, weights = as_array(h, "h"), as_array(weights, "weights")
     if weights.ndim != 1 or h.ndim < 1 or h.shape[-1] != weights.shape[0]:
         raise ValueError(f"weights.shape={weights.shape}; expected [dim] with the dim of h.shape={h.shape}")
-    if not jnp.issubdtype(h.dtype, jnp.floating):
-        raise TypeError(f"h.dtype={h.dtype}; expected a floating-point type")
-    return h * weights.astype(h.dtype)
+    return _floating(h, "h") * weights.astype(h.dtype)
+
+
+def _floating(x: jax.Array, name: str) -> jax.Array:
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise TypeError(f"{name}.dtype={x.dtype}; expected a floating-point type")
+    return x
 
 
 def _require_activation(activation: str) -> None:
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation={activation!r}; expected one of {', '.join(map(repr, ACTIVATIONS))}")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        raise ValueError(f"activation={shown(activation)}; expected one of {', '.join(map(repr, ACTIVATIONS))}")

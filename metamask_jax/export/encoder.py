@@ -111,7 +111,7 @@ def load_encoder(
       CheckpointError: the checkpoint is damaged or another model's.
     """
     folder = pathlib.Path(workdir)
-    if folder.is_file():
+    if os.path.isfile(folder):
         raise ConfigError(
             f"workdir={str(folder)!r} is a file; expected the folder of a pretrained run (for a file that "
             "metamask-export has written there is metamask_jax.export.read_export)"

@@ -58,7 +58,7 @@ WRITERS: dict[str, Callable[[pathlib.Path, Export], None]] = {
 def read_export(path: str | os.PathLike[str]) -> Export:
     """Reads a file of any of the formats, telling them apart by their first bytes."""
     path = pathlib.Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ExportError(f"{path} is not a file; expected one that metamask-export has written")
     with path.open("rb") as file:
         start = file.read(9)

@@ -6,6 +6,7 @@ from jax import lax
 
 from metamask_jax.core import collectives
 from metamask_jax.core.arrays import (
+    as_array,
     as_projections,
     batch_mean,
     matmul,
@@ -123,7 +124,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, *, axis_name: str | None
       >>> f"{cross_entropy(jnp.zeros((3, 10)), jnp.array([0, 9, -1])):.4f}"  # log(10)
       '2.3026'
     """
-    logits, labels = widen(logits, "logits"), jnp.asarray(labels)
+    logits, labels = widen(logits, "logits"), as_array(labels, "labels")
     require_shape("logits", logits, logits.ndim >= 2, "[..., batch, classes]")
     require_shape("labels", labels, labels.shape == logits.shape[-2:-1], f"the batch of logits, {logits.shape[-2:-1]}")
     log_probabilities = jax.nn.log_softmax(logits)
