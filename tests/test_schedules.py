@@ -6,6 +6,10 @@ import numpy as np
 import pytest
 
 from metamask_jax.training.optimizers import SCHEDULES, exact_epoch, make_schedule
+from metamask_jax.training.registry import REGISTRY
+from metamask_jax.training.sampling import make_sampler
+from metamask_jax.training.state import init_state
+from tests.tiny import register, tiny_batch, tiny_config
 
 EPOCHS = 800
 
@@ -37,3 +41,11 @@ def test_epochs_are_whole_at_their_first_step_and_not_before(steps_per_epoch):
     last = compiled(first - 1)
     assert (last < epoch).all()
     np.testing.assert_allclose(last, epoch - 1 / steps_per_epoch, rtol=1e-6)
+
+
+def test_what_methods_see_of_the_epoch_is_whole_at_its_first_step():
+    config, registry = tiny_config({"data.augmentation": "plain"}), register(REGISTRY)
+    sample = make_sampler(config, steps_per_epoch=97, total_steps=97 * EPOCHS, registry=registry)
+    state, batch = init_state(config), tiny_batch()
+    epoch = jax.jit(jax.vmap(lambda step: sample(state.replace(step=step), batch).clock.epoch))
+    np.testing.assert_array_equal(epoch(97 * jnp.arange(EPOCHS)), np.arange(EPOCHS))
