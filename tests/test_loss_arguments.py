@@ -14,12 +14,14 @@ from metamask_jax.core.losses import (
     hard_nt_xent,
     info_nce,
     info_nce_in_batch,
+    linear_head,
     memory_logits,
     negative_cosine,
     noise_contrastive,
     nt_xent,
     redundancy_reduction,
     sinkhorn,
+    soft_nearest_neighbor,
     swapped_prediction,
 )
 from tests.test_losses import contrastive, every_loss, projections
@@ -32,12 +34,14 @@ DEFAULTS = {
     hard_nt_xent: ((Z,), {"temperature": 0.5, "positive_prior": 0.1, "concentration": 1.0}),
     info_nce: ((Z[0], ROWS, OTHERS), {"temperature": 0.07}),
     info_nce_in_batch: ((Z[0], ROWS), {"temperature": 0.1}),
+    linear_head: ((ROWS, np.arange(6) % 3), {"l2": 0.1}),
     memory_logits: ((Z[0], ROWS, OTHERS), {"temperature": 0.07}),
     negative_cosine: ((Z, Z[::-1]), {}),
     noise_contrastive: ((ROWS,), {"normalizer": 7 * np.mean(np.exp(ROWS)), "population": 7}),
     nt_xent: ((Z,), {"temperature": 0.5}),
     redundancy_reduction: ((Z,), {"off_diagonal_weight": 0.0051, "centered": True, "unbiased": False}),
     sinkhorn: ((ROWS,), {"epsilon": 0.05, "iterations": 3}),
+    soft_nearest_neighbor: ((ROWS, np.arange(6) % 3), {"temperature": 0.1}),
     swapped_prediction: ((Z, OTHERS), {"temperature": 0.1, "epsilon": 0.05, "iterations": 3}),
 }
 

@@ -28,7 +28,7 @@ CASES = {
     "next": {"meta.outer": "next"},
     "views": {"meta.outer": "views"},
     "neighbors": {"meta.outer": "labels"},
-    "linear": {"meta.outer": "labels", "meta.outer_loss": "linear", "meta.num_classes": "3"},
+    "linear": {"meta.outer": "labels", "meta.outer_loss": "linear"},
     "labels, heads only": {"meta.outer": "labels", "meta.scope": "head"},
 }
 # A plain step of the mask at rate one shows the meta-gradient itself; smooth networks allow differences.

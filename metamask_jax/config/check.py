@@ -137,7 +137,7 @@ _RANGES = {
     "train.epochs": _whole(1, 10**6),
     "train.accumulate eval.batch_size method.queue_size method.negatives loss.chunk_size": _whole(1, _PICTURES),
     "method.bank_size": _whole(0, _PICTURES),
-    "method.predictor method.num_classes method.prototypes meta.num_classes encoder.features": _whole(1, _UNITS),
+    "method.predictor method.num_classes method.prototypes encoder.features": _whole(1, _UNITS),
     "data.image_size data.small_size": _whole(1, _SIDE),
     "data.views meta.unroll": _whole(1, 64),
     "data.small_views": _whole(0, 64),

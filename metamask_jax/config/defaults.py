@@ -110,7 +110,6 @@ def default_config() -> ConfigDict:
             "outer_loss": "neighbors",  # of labels: the soft nearest "neighbors", or the best "linear" head
             "outer_temperature": 0.1,  # of the soft nearest neighbours
             "labels": 0.05,  # images whose labels may be used: a share up to 1, or a number
-            "num_classes": placeholder(int),  # of the labels; pretraining fills it in
             "scope": "all",  # what the trial step moves: "all" weights, or everything after the encoder, the "head"
             "every": 1,  # regular steps per meta step
             # The trial step has the optimiser's momentum and decay, or is a plain "gradient" step; lookahead takes the

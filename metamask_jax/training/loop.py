@@ -29,7 +29,7 @@ from metamask_jax.training.monitor import Evaluator, Monitor, rounding_warning
 from metamask_jax.training.recorder import Outputs, Plan, Recorder, weights_of
 from metamask_jax.training.registry import REGISTRY, Registry, registry_of, validate
 from metamask_jax.training.signals import caught_signals
-from metamask_jax.training.state import TrainState, init_state
+from metamask_jax.training.state import TrainState, has_judge, init_state
 from metamask_jax.training.step import make_train_step
 from metamask_jax.training.stream import batch_stream, labelled_source
 from metamask_jax.training.workdir import check_workdir, claimed_workdir, has_checkpoints
@@ -132,10 +132,9 @@ def _prepare(
     source = processes.main_first(lambda: open_configured(config.data, split="pretrain"))
     processes.check_agreement({"the data": _fingerprint(source)})
     # Part of the configuration from now on: a method may remember every image.
-    found = {"data.size": str(len(source))}
-    if config.mask.learn and config.meta.outer == "labels":
-        found["meta.num_classes"] = str(labelled_source(config).num_classes)
-    config = apply_overrides(config, found)
+    config = apply_overrides(config, {"data.size": str(len(source))})
+    if has_judge(config) and config.meta.outer == "labels":
+        labelled_source(config)  # which refuses what cannot judge
     plan = Plan.of(config, len(source))
     if distributed.is_main():
         check_workdir(workdir, config, accept_changes=accept_changes, restart=restart)

@@ -181,7 +181,7 @@ class Objective(NamedTuple):
         weights = mask_weights(mask, activation=self.config.mask.activation)
         h, labels = apply_mask(h, weights).reshape(-1, h.shape[-1]), jnp.tile(judge.labels, len(h))
         if meta.outer_loss == "linear":
-            value = linear_head(h, labels, num_classes=meta.num_classes, axis_name=self.axis_name)
+            value = linear_head(h, labels, axis_name=self.axis_name)
         else:
             value = soft_nearest_neighbor(h, labels, temperature=meta.outer_temperature, axis_name=self.axis_name)
         return value, model_state

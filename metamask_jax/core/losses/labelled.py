@@ -46,7 +46,7 @@ def soft_nearest_neighbor(
 
 
 def linear_head(
-    h: jax.Array, labels: jax.Array, *, num_classes: int, l2: float | jax.Array = 0.1, axis_name: str | None = None
+    h: jax.Array, labels: jax.Array, *, l2: float | jax.Array = 0.1, axis_name: str | None = None
 ) -> jax.Array:
     """Error on one half of a batch of the best linear head on the other half, and the other way round.
 
@@ -55,8 +55,7 @@ def linear_head(
     Args:
       h: features [batch, dim] of an even number of images over all devices.
       labels: int [batch], -1 where there is none; such images have no weight in either half.
-      num_classes: how many classes there are.
-      l2: weight of the penalty, relative to the mean squared norm of the features.
+      l2: weight of the penalty, relative to the mean squared norm of the features; the default is ours.
       axis_name: the mapped axis over which the batch is split, if any.
 
     Returns:
@@ -65,22 +64,25 @@ def linear_head(
     Example:
       >>> labels = jnp.arange(16) // 2 % 2
       >>> h = jax.nn.one_hot(labels, 2) + 0.1 * jax.random.normal(jax.random.key(0), (16, 2))
-      >>> bool(linear_head(h, labels, num_classes=2) < 0.1 < linear_head(h[::-1] ** 0, labels, num_classes=2))
+      >>> bool(linear_head(h, labels) < 0.1 < linear_head(h[::-1] ** 0, labels))
       True
     """
     h, labels = _features(h, labels)
     h, labels = (collectives.gather(x, axis_name, axis=0) for x in (h, labels))
     require_shape("h", h, len(h) % 2 == 0, "an even batch over all devices")
-    known = (labels >= 0)[:, None].astype(h.dtype)
-    targets = jax.nn.one_hot(labels, num_classes, dtype=h.dtype) - known / num_classes
+    known = (labels >= 0).astype(h.dtype)
+    # Products of one-hot labels: all that the error needs to know of the classes, however many there are.
+    same = (labels[:, None] == labels) * known[:, None] * known
 
     def error(fit: slice, test: slice) -> jax.Array:
-        seen = h[fit] * known[fit]
+        seen = h[fit] * known[fit][:, None]
         kernel = matmul(seen, seen.T)
         ridge = l2 * jnp.trace(kernel) / len(kernel) + jnp.finfo(h.dtype).tiny
-        dual = jnp.linalg.solve(kernel + ridge * jnp.eye(len(kernel), dtype=h.dtype), targets[fit])
-        scores = matmul(matmul(h[test], seen.T), dual)
-        return jnp.sum((scores - targets[test]) ** 2 * known[test])
+        between = matmul(h[test], seen.T)
+        # [test, fit]: a score is this much of the label of each image that the head was fitted on.
+        shares = jnp.linalg.solve(kernel + ridge * jnp.eye(len(kernel), dtype=h.dtype), between.T).T
+        square = jnp.sum(matmul(shares, same[fit, fit]) * shares, axis=1)
+        return jnp.sum((square - 2.0 * jnp.sum(shares * same[test, fit], axis=1) + 1.0) * known[test])
 
     halves = slice(0, None, 2), slice(1, None, 2)
     return (error(*halves) + error(*halves[::-1])) / jnp.maximum(jnp.sum(known), 1.0)
