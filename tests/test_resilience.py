@@ -53,10 +53,14 @@ def shared(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
 def usual_signals():
     """A shell ignores SIGINT for what it runs in the background, and a child would inherit that from the test run."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def start(shared, workdir, *flags, devices=1):
@@ -73,7 +77,6 @@ def start(shared, workdir, *flags, devices=1):
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        preexec_fn=usual_signals,
     )
 
 
