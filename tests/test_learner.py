@@ -175,7 +175,7 @@ def test_losses_that_are_means_over_a_share_agree_too():
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), *ends)
 
 
-def test_the_mask_moves_every_other_step_and_costs_nothing_between():
+def test_the_mask_moves_every_other_step():
     learner = learner_of(every=2)
     update, state, moved = jax.jit(learner.update), learner.init(*start()), []
     for _ in range(4):

@@ -21,11 +21,6 @@ def mean(tree: T, axis_name: str | None) -> T:
     return tree if axis_name is None else lax.pmean(tree, axis_name)
 
 
-def total(tree: T, axis_name: str | None) -> T:
-    """The sum of a pytree over devices."""
-    return tree if axis_name is None else lax.psum(tree, axis_name)
-
-
 def maximum(tree: T, axis_name: str | None) -> T:
     """The element-wise maximum of a pytree over devices."""
     return tree if axis_name is None else lax.pmax(tree, axis_name)

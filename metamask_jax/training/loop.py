@@ -275,5 +275,5 @@ def _describe(run: _Run, start: int) -> str:
     return (
         f"{config.method.name} on {config.data.name} with {config.encoder.name}, mask learning "
         f"{config.meta.estimator if config.mask.learn else 'off'}: steps {start + 1} to {plan.total_steps} "
-        f"({plan.steps_per_epoch} an epoch) on {jax.device_count()} {jax.default_backend()} device(s)"
+        f"({plan.steps_per_epoch} per epoch) on {jax.device_count()} {jax.default_backend()} device(s)"
     )
