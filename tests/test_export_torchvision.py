@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from metamask_jax.export import export_encoder, read_export
-from metamask_jax.export.torchvision import to_torchvision, torchvision_features
+from metamask_jax.export.torchvision import torchvision_features
+from metamask_jax.models.torchvision import to_torchvision
 from tests.untrained import config_of, features_of, inputs_of, run_of
 
 VARIANTS = [

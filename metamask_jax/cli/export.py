@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 
 from metamask_jax.cli.common import Parser, guarded, path_name, saved_step, set_up_process
+from metamask_jax.core.array_files import read_export
 from metamask_jax.evaluate.workdir import load_run
-from metamask_jax.export.files import read_export
 from metamask_jax.export.write import FORMATS, MASKS, TOLERANCE, Difference, export_encoder, verify_export
 
 

@@ -133,7 +133,7 @@ _SMALL, _LARGE = 1e-30, 1e30  # float32 holds these and what is computed from th
 _RANGES = {
     "train.batch_size": _whole(2, _PICTURES),
     "train.steps meta.every checkpoint.every_steps checkpoint.keep_last checkpoint.keep_every log.every_steps "
-    "guard.max_skipped data.size eval.size eval.k": _whole(1, _STEPS),
+    "guard.max_skipped data.size eval.size eval.k init.step": _whole(1, _STEPS),
     "train.epochs": _whole(1, 10**6),
     "train.accumulate eval.batch_size method.queue_size method.negatives loss.chunk_size": _whole(1, _PICTURES),
     "method.bank_size": _whole(0, _PICTURES),
@@ -163,7 +163,7 @@ _RANGES = {
         lambda x: 0 <= x < 1, "a number in [0, 1)"
     ),
     "method.momentum": _Range(lambda x: 0 <= x <= 1, "a number in [0, 1]"),
-    "data.name data.dir log.wandb_project": _Range(
+    "data.name data.dir init.from log.wandb_project": _Range(
         lambda text: text.strip() and text.isprintable() and len(text) < 4096, "one line of text, up to 4095 characters"
     ),
 }

@@ -53,6 +53,14 @@ def default_config() -> ConfigDict:
             "init": placeholder(str),
         }
     )
+    # Weights to begin with, instead of random ones; the optimisers start afresh.
+    config.init = ConfigDict(
+        {
+            "from": placeholder(str),  # the workdir of another run, or a file that metamask-export has written
+            "parts": "encoder",  # what is taken over: the encoder, or "all": heads, mask and the method's state too
+            "step": placeholder(int),  # of a workdir's checkpoints; None: the newest
+        }
+    )
     # None: the method's own default, which `validate` fills in. A method ignores the keys that are not its own.
     config.method = ConfigDict(
         {

@@ -5,9 +5,9 @@
 writes a pretrained encoder and proves that the file gives the checkpoint's features.
 """
 
+from metamask_jax.core.array_files import Export, read_export
 from metamask_jax.errors import ExportError
 from metamask_jax.export.encoder import LoadedEncoder, Preprocessing, load_encoder
-from metamask_jax.export.files import Export, read_export
 from metamask_jax.export.write import FORMATS, MASKS, export_encoder, verify_export
 
 __all__ = [

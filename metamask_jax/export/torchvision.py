@@ -1,35 +1,12 @@
-"""The layout of torchvision's ResNets: names, axes, and a forward pass that uses these and none of our own modules."""
+"""A forward pass of torchvision's ResNets that uses their names and axes and none of our own modules."""
 
 from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from flax.traverse_util import flatten_dict
 from jax import lax
 
 BATCH_NORM_EPSILON = 1e-5
-_NAMES = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
-
-
-def to_torchvision(params: Mapping, batch_stats: Mapping, *, batches: int) -> dict[str, np.ndarray]:
-    """Tensors of a ResNet by torchvision's names, kernels as [out, in, height, width].
-
-    Args:
-      params: parameters of `models.ResNet`.
-      batch_stats: its BatchNorm statistics.
-      batches: how many batches the statistics come from.
-    """
-    tensors = {}
-    for (*modules, leaf), value in (flatten_dict(params) | flatten_dict(batch_stats)).items():
-        module = ".".join(modules).replace("_", ".")
-        array = np.asarray(value, np.float32)
-        tensors[f"{module}.{_NAMES[leaf]}"] = np.ascontiguousarray(
-            array.transpose(3, 2, 0, 1) if leaf == "kernel" else array
-        )
-        if leaf == "mean":
-            tensors[f"{module}.num_batches_tracked"] = np.array(batches, np.int64)
-    return tensors
 
 
 @jax.jit

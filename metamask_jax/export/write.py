@@ -9,12 +9,13 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from metamask_jax.core.array_files import WRITERS, Export, read_export
 from metamask_jax.core.storage import replacing
 from metamask_jax.errors import ExportError
 from metamask_jax.evaluate.workdir import Run
 from metamask_jax.export.encoder import LoadedEncoder, encoder_of
-from metamask_jax.export.files import WRITERS, Export, read_export
-from metamask_jax.export.torchvision import BATCH_NORM_EPSILON, to_torchvision, torchvision_features
+from metamask_jax.export.torchvision import BATCH_NORM_EPSILON, torchvision_features
+from metamask_jax.models.torchvision import to_torchvision
 from metamask_jax.version import __version__
 
 FORMATS = tuple(WRITERS)

@@ -177,6 +177,11 @@ class Checkpoints:
           like: a pytree of arrays with the structure and shapes to expect.
           step: which one.
         """
+        arrays, metadata = self.read(step)
+        return Restored(step, _unflatten(arrays, like, step), metadata)
+
+    def read(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The arrays of one checkpoint by their paths, such as `params.encoder.conv1.kernel`, and its metadata."""
         try:
             found = self._manager.restore(
                 step, args=ocp.args.Composite(state=ocp.args.StandardRestore(), metadata=ocp.args.JsonRestore())
@@ -187,7 +192,7 @@ class Checkpoints:
             raise DamagedError(f"checkpoint {step} cannot be read: {one_line(error)}") from error
         if digest != found["metadata"]["digest"]:
             raise DamagedError(f"checkpoint {step} is damaged: its arrays are not those that were written")
-        return Restored(step, _unflatten(arrays, like, step), dict(found["metadata"]))
+        return arrays, dict(found["metadata"])
 
     def restore_latest(self, like: Any) -> Restored | None:
         """The newest checkpoint that is whole, saying so when a newer one is not; None if there is none at all.

@@ -24,6 +24,7 @@ from metamask_jax.data.sources import Source, open_configured
 from metamask_jax.errors import ConfigError, DataError, TrainingError, one_line
 from metamask_jax.training import distributed, processes
 from metamask_jax.training.checkpoint import Checkpoints
+from metamask_jax.training.initial import first_state
 from metamask_jax.training.logging import Silence, Watch, check_libraries
 from metamask_jax.training.monitor import Evaluator, Monitor, rounding_warning
 from metamask_jax.training.recorder import Outputs, Plan, Recorder, weights_of
@@ -140,13 +141,15 @@ def _prepare(
         check_workdir(workdir, config, accept_changes=accept_changes, restart=restart)
     with _building(config, registry):
         jax.eval_shape(lambda: init_state(config, registry=registry))
-    # On the host, where a checkpoint's state comes to.
-    fresh: TrainState = jax.device_get(init_state(config, registry=registry))
+    begins = json.loads(processes.exchange(json.dumps(restart or not has_checkpoints(workdir)))[0])
+    # What a run goes on with is in its checkpoints, and the others get theirs from the main process.
+    make = first_state if begins and distributed.is_main() else init_state
+    fresh: TrainState = jax.device_get(make(config, registry=registry))  # where a checkpoint's state comes to
     monitor = Monitor(config, make_evaluator and make_evaluator(config, registry))
     processes.main_first(monitor.check)
     step = make_train_step(config, **dataclasses.asdict(plan), axis_name=distributed.AXIS, registry=registry)
     run = _Run(config, workdir, source, plan, monitor, distributed.parallelize(step))
-    if json.loads(processes.exchange(json.dumps(restart or not has_checkpoints(workdir)))[0]):
+    if begins:
         _rehearse(run, fresh, registry)
     return run, fresh
 

@@ -99,6 +99,7 @@ def validate(config: ConfigDict, registry: Registry | None = None) -> ConfigDict
             "encoder.init": (None, *INITIALIZERS),
             "encoder.stem": STEMS,
             "eval.dtype": (None, "float32", "bfloat16"),
+            "init.parts": ("encoder", "all"),
             "method.name": registry.methods,
             "mask.activation": ACTIVATIONS,
             "mask.schedule": registry.schedules,

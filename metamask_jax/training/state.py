@@ -47,6 +47,15 @@ class TrainState(flax.struct.PyTreeNode):
     previous: PyTree = ()
 
 
+class Weights(NamedTuple):
+    """The part of a `TrainState` that training starts from, and that can be taken over from another run."""
+
+    params: PyTree
+    batch_stats: PyTree
+    method_state: PyTree
+    mask: jax.Array
+
+
 class Model(NamedTuple):
     """The networks of a configuration."""
 
@@ -96,32 +105,53 @@ def build_model(config: ConfigDict, *, axis_name: str | None, registry: Registry
     )
 
 
-def init_state(config: ConfigDict, *, registry: Registry | None = None) -> TrainState:
-    """The state before the first step, a function of the validated configuration and its seed alone."""
-    registry = registry or registry_of(config)
+def init_weights(
+    config: ConfigDict, *, registry: Registry | None = None, encoder: tuple[PyTree, PyTree] | None = None
+) -> Weights:
+    """What a run begins with, a function of the validated configuration and its seed.
+
+    Args:
+      config: a validated configuration.
+      registry: what its names stand for; None is ours and `config.plugins`.
+      encoder: parameters and BatchNorm statistics to begin with instead of random ones; targets start as their copies.
+    """
     model = build_model(config, axis_name=None, registry=registry)
     keys = jax.random.split(jax.random.key(config.train.seed), 3)
     size, dim = config.data.image_size, model.encoder.features
-    encoder, encoder_stats = init_module(model.encoder, keys[0], 2, size, size, 3)
-    method = model.method.init(keys[1], encoder, dim)
+    own, own_stats = encoder or init_module(model.encoder, keys[0], 2, size, size, 3)
+    method = model.method.init(keys[1], own, dim)
     params, batch_stats = (
-        {"encoder": encoder, "method": method.params},
-        {"encoder": encoder_stats, "method": method.batch_stats},
+        {"encoder": own, "method": method.params},
+        {"encoder": own_stats, "method": method.batch_stats},
     )
     if config.loss.drr:
         params["drr_head"], batch_stats["drr_head"] = init_module(model.drr_head, keys[2], 2, dim)
-    mask = init_mask(dim, activation=config.mask.activation)
+    return Weights(params, batch_stats, method.state, init_mask(dim, activation=config.mask.activation))
+
+
+def init_state(config: ConfigDict, *, registry: Registry | None = None, weights: Weights | None = None) -> TrainState:
+    """The state before the first step.
+
+    Args:
+      config: a validated configuration.
+      registry: what its names stand for; None is ours and `config.plugins`.
+      weights: what to begin with; None for `init_weights`, a function of the configuration and its seed alone.
+    """
+    registry = registry or registry_of(config)
+    weights = weights or init_weights(config, registry=registry)
+    method = registry.methods[config.method.name].build(config, None)
     state = TrainState(
         step=jnp.zeros((), jnp.int32),
         seed=jnp.asarray(config.train.seed, jnp.int32),
-        params=params,
-        batch_stats=batch_stats,
-        method_state=jax.tree.map(jnp.copy, method.state),  # a target starts as a copy: buffers are donated, each once
-        mask=mask,
+        params=weights.params,
+        batch_stats=weights.batch_stats,
+        # A target starts as a copy: buffers are donated, each once.
+        method_state=jax.tree.map(jnp.copy, weights.method_state),
+        mask=weights.mask,
         opt_state=make_optimizer(
-            config.optimizer, 0.0, constant_rate=model.method.constant_rate, optimizers=registry.optimizers
-        ).init(params),
-        mask_opt_state=make_mask_optimizer(config.mask, 0.0).init(mask),
+            config.optimizer, 0.0, constant_rate=method.constant_rate, optimizers=registry.optimizers
+        ).init(weights.params),
+        mask_opt_state=make_mask_optimizer(config.mask, 0.0).init(weights.mask),
         skipped=jnp.zeros((), jnp.int32),
         skipped_in_a_row=jnp.zeros((), jnp.int32),
     )
