@@ -28,6 +28,9 @@ def _run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--out", type=path_name, default="runs/experiments", help="where runs and results go (%(default)s)"
     )
+    parser.add_argument(
+        "--keep", type=path_name, help="folder that keeps what was measured of finished cells, and where they are found"
+    )
     parser.add_argument("--data-dir", default="~/tensorflow_datasets", help="of prepared datasets (%(default)s)")
     parser.add_argument("--jobs", type=whole_number(1), default=1, help="cells at a time (%(default)s)")
     parser.add_argument("--cell", help="run this one cell and write no table")
@@ -74,7 +77,12 @@ def _experiment(name: str, scale: Scale, flags: Any) -> int:
 def _jobs(name: str, scale: Scale, flags: Any) -> list[Job]:
     seeds = range(scale.seeds if flags.seeds is None else flags.seeds)
     return plan(
-        EXPERIMENTS[name], scale, seeds=seeds, out=pathlib.Path(flags.out) / scale.name, data_dir=flags.data_dir
+        EXPERIMENTS[name],
+        scale,
+        seeds=seeds,
+        out=pathlib.Path(flags.out) / scale.name,
+        data_dir=flags.data_dir,
+        keep=pathlib.Path(flags.keep) / scale.name if flags.keep else None,
     )
 
 
@@ -89,6 +97,7 @@ def _command(name: str, job: Job, scale: Scale, flags: Any) -> list[str]:
             f"--seeds={seeds}",
             f"--out={flags.out}",
         ),
+        *((f"--keep={flags.keep}",) if flags.keep else ()),
         *(f"--data-dir={flags.data_dir}", f"--cell={job.name}"),
     ]
 

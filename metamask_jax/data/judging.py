@@ -1,8 +1,9 @@
 """The images that judge the mask: those of the next step, or a few labelled ones."""
 
 import contextlib
-import dataclasses
 from collections.abc import Generator
+
+import numpy as np
 
 from metamask_jax.core.state import Judged
 from metamask_jax.data.in_memory import ArraySource
@@ -27,12 +28,15 @@ def labelled_images(source: Source, *, amount: float, seed: int) -> ArraySource:
         raise ConfigError(
             f"config.meta.outer='labels' on {source.name!r}; expected a labelled set of pictures that fits into memory"
         )
-    fraction = amount if amount <= 1 else amount / len(source)
-    if fraction > 1:
+    if amount > len(source):
         raise ConfigError(f"config.meta.labels={amount:g}; expected at most {len(source)}, the labelled images")
-    rows = stratified_subset(source.labels, fraction=fraction, seed=seed + _SEED)
-    factors = {name: values[rows] for name, values in source.factors.items()}
-    return dataclasses.replace(source, images=source.images[rows], labels=source.labels[rows], factors=factors)
+    return source.take(judge_rows(source.labels, amount=amount, seed=seed))
+
+
+def judge_rows(labels: np.ndarray, *, amount: float, seed: int) -> np.ndarray:
+    """The rows, in order, that `labelled_images` draws from a set of these labels [size]."""
+    fraction = amount if amount <= 1 else amount / len(labels)
+    return stratified_subset(labels, fraction=fraction, seed=seed + _SEED)
 
 
 def judge_seed(seed: int) -> int:

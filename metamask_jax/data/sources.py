@@ -156,6 +156,8 @@ def _find_or_prepare(name: str, data_dir: str, options: dict[str, Any]) -> prepa
         own = build(builders.OPTIONS[name], options)
         full_name = f"{name}/{own.config_name}"
         if (found := prepared.find(full_name, data_dir)) is None:
+            if needs := getattr(own, "needs", None):
+                _find_or_prepare(needs, data_dir, {})
             prepared.prepare_own(name, own, data_dir)
             found = prepared.find(full_name, data_dir)
     elif (found := prepared.find(name, data_dir)) is None:

@@ -8,19 +8,24 @@ import jax
 import numpy as np
 
 from metamask_jax.core.storage import read_json_lines, to_plain
+from metamask_jax.data.judging import judge_rows
 from metamask_jax.data.sources import open_configured
+from metamask_jax.evaluate.diagnostics import information
 from metamask_jax.evaluate.diagnostics.subject import Subject
 from metamask_jax.evaluate.diagnostics.suite import DIAGNOSTICS
 from metamask_jax.evaluate.evaluation import load_data
 from metamask_jax.evaluate.features import extract_source, make_extractor
+from metamask_jax.evaluate.fitted_mask import fit_mask
 from metamask_jax.evaluate.knn import knn_accuracy
 from metamask_jax.evaluate.metrics import top_k_accuracy
+from metamask_jax.evaluate.probe import linear_probe
 from metamask_jax.evaluate.protocols import PROTOCOLS, Settings
 from metamask_jax.evaluate.subsets import held_out_rows
 from metamask_jax.evaluate.workdir import load_run
 from metamask_jax.training.state import init_state
 
 _TRIALS = 10  # random masks per rate, the paper's number
+LABEL_SHARES = (0.01, 0.05, 1.0)  # of the training images, for a judge of the mask and for its rivals
 
 Measure = Callable[[Subject], dict[str, Any]]
 
@@ -73,6 +78,64 @@ def _mask(subject: Subject) -> dict[str, Any]:
     return {"std": subject.weights.std(), "mean": subject.weights.mean()}
 
 
+def _agreement(subject: Subject) -> dict[str, Any]:
+    """How the mask goes with what the dimensions tell, in a few numbers; `information` has those of every dimension."""
+    found = information.measure(*subject.test, subject.factors, bins=information.BINS)
+    values = information.agreement(subject.weights, found)._asdict()
+    del values["with_factor"]
+    return values | {
+        "dominated": found.dominated.sum(),
+        "dimensions": len(subject.weights),
+        "class_bits": found.about_class.mean(),
+        "class_bits_spread": found.about_class.std(),
+        "nuisance_bits": found.nuisance.mean(),
+    }
+
+
+def _few_labels(subject: Subject) -> dict[str, Any]:
+    """What the labels that judge the mask give by themselves: kNN among those images, masked, and a linear probe."""
+    share = subject.run.config.meta.labels
+    few = _judges(subject, share)
+    return {"masked": _masked_knn(subject, few, subject.weights), "probe": _probe(subject, few)}
+
+
+def _rivals(subject: Subject) -> dict[str, Any]:
+    """What the labels that may judge a mask are worth without one, by their share.
+
+    `fitted`: kNN among all training images, of features under a mask that was fitted afterwards. Then with the labelled
+    images alone: kNN of `few` features as they are, of `few_fitted` ones, and a linear `probe`.
+    """
+    values: dict[str, Any] = {}
+    for share in LABEL_SHARES:
+        few = _judges(subject, share)
+        fitted = fit_mask(*few, seed=subject.run.config.train.seed)
+        values |= {
+            f"fitted_{share:g}": _masked_knn(subject, subject.train, fitted),
+            f"few_{share:g}": _masked_knn(subject, few, np.ones_like(fitted)),
+            f"few_fitted_{share:g}": _masked_knn(subject, few, fitted),
+            f"probe_{share:g}": _probe(subject, few),
+        }
+    return values
+
+
+def _judges(subject: Subject, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Features and labels of the images that a run with `meta.outer='labels'` and the same seed draws."""
+    h, labels = subject.train
+    rows = judge_rows(labels, amount=share, seed=subject.run.config.train.seed)
+    return h[rows], labels[rows]
+
+
+def _probe(subject: Subject, train: tuple[np.ndarray, np.ndarray]) -> float:
+    seed = subject.run.config.train.seed
+    found = linear_probe(*train, *subject.test, num_classes=subject.num_classes, seed=seed)
+    return top_k_accuracy(found.scores, subject.test[1], k=1)
+
+
+def _masked_knn(subject: Subject, train: tuple[np.ndarray, np.ndarray], weights: np.ndarray) -> float:
+    (h, labels), (test_h, test_labels) = train, subject.test
+    return _knn(subject, (h * weights, labels), (test_h * weights, test_labels))
+
+
 def _meta_norms(subject: Subject) -> dict[str, Any]:
     """Median over the run of the norm of the meta-gradient's second-order part over that of its direct part."""
     lines = [line for line in read_json_lines(subject.run.workdir / "metrics.jsonl") if line.get("meta_direct_norm")]
@@ -106,6 +169,9 @@ MEASURES: Mapping[str, Measure] = {
     "validation": _validation,
     "untrained": _untrained,
     "mask": _mask,
+    "agreement": _agreement,
+    "few_labels": _few_labels,
+    "rivals": _rivals,
     "meta_norms": _meta_norms,
     "cost": _cost,
     **{name: partial(_diagnostic, name) for name in DIAGNOSTICS},

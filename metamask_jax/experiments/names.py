@@ -20,4 +20,5 @@ DATASET_NAMES = {
     "tiny_imagenet": "IN-200",
     "imagenet2012": "ImageNet",
     "confounded_shapes": "confounded shapes",
+    "confounded_cifar10": "confounded CIFAR-10",
 }

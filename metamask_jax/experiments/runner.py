@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -30,12 +30,14 @@ class Job(NamedTuple):
       cell: what to run.
       config: with the seed, validated.
       workdir: where; experiments that need the same run share it.
+      kept: the file that keeps what was measured when the workdir is gone, if any does.
     """
 
     name: str
     cell: Cell
     config: ConfigDict
     workdir: pathlib.Path
+    kept: pathlib.Path | None = None
 
     @property
     def length(self) -> int:
@@ -45,15 +47,54 @@ class Job(NamedTuple):
 
     def missing(self) -> list[str]:
         """The measures that are not there yet."""
-        return [name for name in self.cell.measures if not self.path(name).exists()]
+        kept = self._kept()
+        return [name for name in self.cell.measures if name not in kept and not self._path(name).exists()]
 
-    def path(self, measure: str) -> pathlib.Path:
-        """Where a measure is kept."""
+    def values(self) -> dict[str, dict[str, Any]]:
+        """What was measured, by measure; those of the workdir before those that are kept."""
+        own = {n: json.loads(self._path(n).read_text()) for n in self.cell.measures if self._path(n).exists()}
+        return self._kept() | own
+
+    def write(self, measure: str, values: dict[str, Any]) -> None:
+        """Notes a measure beside the run."""
+        self._path(measure).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._path(measure), json.dumps(values))
+
+    def keep(self) -> None:
+        """Keeps what was measured outside of the workdir, for a day when that is gone."""
+        if self.kept is not None and (values := self.values()) != self._kept():
+            self.kept.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.kept, json.dumps(values, indent=1, sort_keys=True) + "\n")
+
+    def _kept(self) -> dict[str, dict[str, Any]]:
+        if self.kept is None or not self.kept.exists():
+            return {}
+        values: dict[str, dict[str, Any]] = json.loads(self.kept.read_text())
+        return values
+
+    def _path(self, measure: str) -> pathlib.Path:
         return self.workdir / "measures" / f"{measure}.json"
 
 
-def plan(experiment: Experiment, scale: Scale, *, seeds: Sequence[int], out: pathlib.Path, data_dir: str) -> list[Job]:
-    """All jobs of an experiment, seed by seed, so that every stop leaves whole tables of fewer seeds."""
+def plan(
+    experiment: Experiment,
+    scale: Scale,
+    *,
+    seeds: Sequence[int],
+    out: pathlib.Path,
+    data_dir: str,
+    keep: pathlib.Path | None = None,
+) -> list[Job]:
+    """All jobs of an experiment, seed by seed, so that every stop leaves whole tables of fewer seeds.
+
+    Args:
+      experiment: what to run.
+      scale: at which size.
+      seeds: of the runs.
+      out: folder of the runs.
+      data_dir: of prepared datasets.
+      keep: folder that keeps the measures of finished cells, for when the runs themselves are gone.
+    """
     jobs = []
     cells = [(cell, validate(cell.config)) for cell in experiment.cells(scale)]  # once: a seed makes no difference
     for seed in seeds:
@@ -62,7 +103,8 @@ def plan(experiment: Experiment, scale: Scale, *, seeds: Sequence[int], out: pat
             config.train.seed = seed
             config.data.dir = data_dir
             name = "-".join(str(value) for value in (*cell.labels.values(), f"seed{seed}")).replace(" ", "_")
-            jobs.append(Job(name, cell, config, out / "cells" / folder_name(config)))
+            folder = folder_name(config)
+            jobs.append(Job(name, cell, config, out / "cells" / folder, keep and keep / f"{folder}.json"))
     return jobs
 
 
@@ -79,9 +121,8 @@ def run_job(job: Job) -> None:
     if not (job.workdir / "result.json").exists():
         pretrain(job.config, job.workdir)
     for name in job.missing():
-        values = measure(name, job.workdir)
-        job.path(name).parent.mkdir(exist_ok=True)
-        write_atomically(job.path(name), json.dumps(values))
+        job.write(name, measure(name, job.workdir))
+    job.keep()
 
 
 def run_all(jobs: list[Job], *, commands: list[list[str]], workers: int) -> list[str]:
@@ -159,9 +200,7 @@ def collect(jobs: list[Job]) -> Results:
     for job in jobs:
         if not job.missing():
             values = {
-                f"{name}.{key}": value
-                for name in job.cell.measures
-                for key, value in json.loads(job.path(name).read_text()).items()
+                f"{name}.{key}": value for name, measured in job.values().items() for key, value in measured.items()
             }
             results.append(Result(job.cell.labels, job.config.train.seed, values))
     return Results(results)

@@ -20,6 +20,7 @@ from metamask_jax.models import ProjectionHead
 
 _CLASSES = {
     "confounded_shapes": 10,
+    "confounded_cifar10": 10,
     "cifar10": 10,
     "cifar100": 100,
     "stl10": 10,

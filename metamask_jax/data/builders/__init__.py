@@ -10,7 +10,7 @@ import hashlib
 import importlib
 import os
 import pathlib
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from metamask_jax.data.builders import folders
 from metamask_jax.errors import DataError
@@ -41,8 +41,7 @@ class ConfoundedShapesOptions:
     test_size: int = 2_000
 
     def __post_init__(self) -> None:
-        if not 0 <= self.strength <= 1:
-            raise DataError(f"strength={self.strength}; expected a number from 0 to 1 (config.data.options.strength)")
+        _require_strength(self.strength)
         bounds = {"image_size": (16, 1024), "train_size": (1, 10**7), "test_size": (1, 10**7)}
         for name, (least, most) in bounds.items():
             if not least <= (value := getattr(self, name)) <= most:
@@ -52,6 +51,26 @@ class ConfoundedShapesOptions:
     def config_name(self) -> str:
         """Every option, spelt out."""
         return f"{self.image_size}px-strength{self.strength:g}-{self.train_size}-{self.test_size}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConfoundedCifar10Options:
+    """Options of `confounded_cifar10`.
+
+    Attributes:
+      strength: strength of the confounders, from 0, the pictures as they are, to 1.
+    """
+
+    strength: float = 1.0
+    needs: ClassVar[str] = "cifar10"  # the set whose pictures these are
+
+    def __post_init__(self) -> None:
+        _require_strength(self.strength)
+
+    @property
+    def config_name(self) -> str:
+        """Every option, spelt out."""
+        return f"strength{self.strength:g}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,6 +142,7 @@ class ImageFolderOptions:
 
 OPTIONS: dict[str, type[Any]] = {
     "confounded_shapes": ConfoundedShapesOptions,
+    "confounded_cifar10": ConfoundedCifar10Options,
     "tiny_imagenet": TinyImagenetOptions,
     "image_folder": ImageFolderOptions,
 }
@@ -140,6 +160,11 @@ def make_builder(name: str, options: Options, data_dir: str) -> Any:
     # tfds refuses a second config object of a name it knows.
     config = cls.get_builder_config(options.config_name) or cls.Config(name=options.config_name, options=options)
     return cls(data_dir=data_dir, config=config)
+
+
+def _require_strength(strength: float) -> None:
+    if not 0 <= strength <= 1:
+        raise DataError(f"{strength=}; expected a number from 0 to 1 (config.data.options.strength)")
 
 
 def _digest(*parts: object) -> str:

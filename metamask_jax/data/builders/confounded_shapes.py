@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from metamask_jax.data.builders import ConfoundedShapesOptions, base, shapes
+from metamask_jax.data.builders import ConfoundedShapesOptions, base, shapes, textures
 
 _DESCRIPTION = """Ten shapes under rotation, scale and position. Background texture, colours and light are nuisance
 factors that two augmented views of one picture share; all factors are stored with it."""
@@ -29,7 +29,7 @@ class Builder(base.RecordBuilder):
         features = {
             "image": tfds.features.Image(shape=(size, size, 3), encoding_format="png"),
             "label": tfds.features.ClassLabel(names=shapes.SHAPES),
-            "texture": tfds.features.ClassLabel(names=shapes.TEXTURES),
+            "texture": tfds.features.ClassLabel(names=textures.TEXTURES),
         } | dict.fromkeys(shapes.CONTINUOUS, np.float32)
         return tfds.core.DatasetInfo(
             builder=self,

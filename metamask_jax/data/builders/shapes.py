@@ -1,18 +1,28 @@
 """Pictures of ten shapes among known confounders, rendered by NumPy.
 
 The class of a picture is its shape. Texture, colours, light, place, size and angle are drawn independently of it.
-Two augmented views of one picture share most of them, which is what tempts instance discrimination.
-
-The pixels are the same on every machine: after the raw random bits come only operations that IEEE 754 rounds exactly
-(+ - * / sqrt, comparisons), one elementwise ufunc at a time, and a table of rounded cosines.
+Two augmented views of one picture share most of them, which is what tempts instance discrimination. The pixels are the
+same on every machine (see `textures`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
+from metamask_jax.data.builders.textures import (
+    TEXTURES,
+    angle,
+    by_kind,
+    colour,
+    cosine,
+    draw,
+    grid,
+    texture,
+    to_bytes,
+    turned,
+)
+
 SHAPES = ("disc", "ring", "square", "triangle", "star", "plus", "crescent", "heart", "ell", "hourglass")
-TEXTURES = ("ramp", "stripes", "checks", "dots", "ripples", "clouds")
 CONTINUOUS = (
     *("x", "y", "scale", "rotation"),
     *("texture_angle", "texture_period", "texture_phase", "texture_contrast"),
@@ -20,12 +30,7 @@ CONTINUOUS = (
     *("light_angle", "light_strength"),
 )
 
-_CHUNK = 250  # pictures rendered at once: the temporaries stay within a few megabytes
-_ANGLES = 4096  # angles are whole multiples of a turn / 4096
-_LATTICE = 6  # the clouds' random values lie on a 6 x 6 lattice
-_DRAWS = 24 + _LATTICE * _LATTICE  # random numbers per picture; 24 leaves room for new factors
-# Rounded to 24 bits, so that the last bit of a platform's cosine cannot reach a pixel.
-_COSINES = np.round(np.cos(np.arange(_ANGLES) * (2 * np.pi / _ANGLES)) * 2**24) / 2**24
+_KEY = 20221
 _HALF_SQRT_2, _HALF_SQRT_3 = 0.7071067811865476, 0.8660254037844386
 # Outward normals of a regular pentagon that stands on its side.
 _PENTAGON = (
@@ -50,12 +55,9 @@ def render(
     Yields:
       Images uint8 [chunk, image_size, image_size, 3], and by name the factors [chunk], `label` among them.
     """
-    bits = np.random.Philox(np.random.SeedSequence((stream, 20221)))
-    for start in range(0, count, _CHUNK):
-        chunk = min(_CHUNK, count - start)
-        uniform = (bits.random_raw(chunk * _DRAWS).reshape(chunk, _DRAWS) >> np.uint64(11)) * 2.0**-53
-        factors = _factors(uniform, np.arange(start, start + chunk), strength)
-        yield _paint(factors, uniform[:, 24:], image_size), factors
+    for index, uniform, clouds in draw(count, stream=stream, key=_KEY):
+        factors = _factors(uniform, index, strength)
+        yield _paint(factors, clouds, image_size), factors
 
 
 def _factors(u: np.ndarray, index: np.ndarray, strength: float) -> dict[str, np.ndarray]:
@@ -69,9 +71,9 @@ def _factors(u: np.ndarray, index: np.ndarray, strength: float) -> dict[str, np.
         "x": room * (2 * u[:, 3] - 1),
         "y": room * (2 * u[:, 4] - 1),
         "scale": scale,
-        "rotation": np.floor(u[:, 5] * _ANGLES) / _ANGLES,
+        "rotation": angle(u[:, 5]),
         "texture": np.floor(u[:, 6] * len(TEXTURES)).astype(np.int64),
-        "texture_angle": np.floor(u[:, 7] * _ANGLES) / _ANGLES,
+        "texture_angle": angle(u[:, 7]),
         "texture_period": 0.4 + 0.5 * u[:, 8],
         "texture_phase": u[:, 9],
         "texture_contrast": strength * (0.06 + 0.1 * u[:, 10]),
@@ -81,7 +83,7 @@ def _factors(u: np.ndarray, index: np.ndarray, strength: float) -> dict[str, np.
         "saturation": strength * (0.35 + 0.35 * u[:, 14]),
         "luminance_shape": ground + bright * (0.38 + 0.1 * u[:, 15]),
         "luminance_ground": ground,
-        "light_angle": np.floor(u[:, 16] * _ANGLES) / _ANGLES,
+        "light_angle": angle(u[:, 16]),
         "light_strength": strength * (0.1 + 0.35 * u[:, 17]),
     }
 
@@ -89,14 +91,13 @@ def _factors(u: np.ndarray, index: np.ndarray, strength: float) -> dict[str, np.
 def _paint(factors: dict[str, np.ndarray], clouds: np.ndarray, image_size: int) -> np.ndarray:
     """Paints pictures, uint8 [chunk, image_size, image_size, 3], from factors [chunk]."""
     f = {name: value[:, None, None] for name, value in factors.items()}
-    centres = (2 * np.arange(image_size) + 1) / image_size - 1
-    x, y = centres[None, None, :], -centres[None, :, None]
-    light_x, light_y = _cosine(f["light_angle"]), _cosine(f["light_angle"] - 0.25)
+    x, y = grid(image_size)
+    light_x, light_y = cosine(f["light_angle"]), cosine(f["light_angle"] - 0.25)
 
-    weight = _texture(f, clouds, x, y)
-    low = _colour(f["hue_ground"], f["saturation"], f["luminance_ground"] - f["texture_contrast"])
-    high = _colour(f["hue_texture"], f["saturation"], f["luminance_ground"] + f["texture_contrast"])
-    shape = _colour(f["hue_shape"], f["saturation"], f["luminance_shape"])
+    weight = texture(f, clouds, x, y)
+    low = colour(f["hue_ground"], f["saturation"], f["luminance_ground"] - f["texture_contrast"])
+    high = colour(f["hue_texture"], f["saturation"], f["luminance_ground"] + f["texture_contrast"])
+    shape = colour(f["hue_shape"], f["saturation"], f["luminance_shape"])
 
     pixels = f["scale"] * (image_size / 2)  # one shape unit in pixels
     shade_shift = 0.14
@@ -110,97 +111,16 @@ def _paint(factors: dict[str, np.ndarray], clouds: np.ndarray, image_size: int) 
         (lo + (hi - lo) * weight) * (1 - shade) * (1 - cover) + fg * cover
         for lo, hi, fg in zip(low, high, shape, strict=True)
     ]
-    return np.floor(np.clip(np.stack(channels, -1) * gain[..., None], 0, 1) * 255 + 0.5).astype(np.uint8)
-
-
-def _cosine(turns: np.ndarray) -> np.ndarray:
-    """Returns the cosine of angles given in turns, whole multiples of 1 / _ANGLES."""
-    return _COSINES[np.round(turns * _ANGLES).astype(np.int64) % _ANGLES]
-
-
-def _colour(hue: np.ndarray, saturation: np.ndarray, luminance: np.ndarray) -> list[np.ndarray]:
-    """Returns red, green and blue of a hue in [0, 1) at a luminance, which the hue does not change."""
-    pure = [np.clip(np.abs(6 * hue - 3) - 1, 0, 1), *(np.clip(2 - np.abs(6 * hue - k), 0, 1) for k in (2, 4))]
-    grey = 0.3 * pure[0] + 0.59 * pure[1] + 0.11 * pure[2]
-    return [np.clip(luminance + saturation * (channel - grey), 0, 1) for channel in pure]
-
-
-def _turned(x: np.ndarray, y: np.ndarray, turns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the coordinates in axes turned counter-clockwise."""
-    cos, sin = _cosine(turns), _cosine(turns - 0.25)
-    return x * cos + y * sin, y * cos - x * sin
-
-
-def _by_kind(kind: np.ndarray, functions: list[Callable[..., np.ndarray]], *arguments: np.ndarray) -> np.ndarray:
-    """Applies to each picture the function of its kind; the result has the shape of the first argument."""
-    result = np.empty_like(arguments[0])
-    for k, function in enumerate(functions):
-        chosen = kind == k
-        result[chosen] = function(*(argument[chosen] for argument in arguments))
-    return result
-
-
-# ---- textures: the weight of the second colour, in [0, 1], at (u, v) in periods
-
-
-def _texture(f: dict[str, np.ndarray], clouds: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    u, v = _turned(x, y, f["texture_angle"])
-    phase = f["texture_phase"]
-    functions = [_ramp, _stripes, _checks, _dots, _ripples, _clouds]
-    kind = f["texture"][:, 0, 0]
-    return _by_kind(kind, functions, u / f["texture_period"] + phase, v / f["texture_period"] + phase, clouds)
-
-
-def _triangle_wave(u: np.ndarray) -> np.ndarray:
-    return np.abs(2 * (u - np.floor(u)) - 1)
-
-
-def _smooth(t: np.ndarray) -> np.ndarray:
-    return t * t * (3 - 2 * t)
-
-
-def _ramp(u: np.ndarray, v: np.ndarray, lattice: np.ndarray) -> np.ndarray:
-    return _smooth(_triangle_wave(u * 0.25))
-
-
-def _stripes(u: np.ndarray, v: np.ndarray, lattice: np.ndarray) -> np.ndarray:
-    return np.clip(3 * _triangle_wave(u) - 1, 0, 1)
-
-
-def _checks(u: np.ndarray, v: np.ndarray, lattice: np.ndarray) -> np.ndarray:
-    product = (2 * _triangle_wave(u * 0.75) - 1) * (2 * _triangle_wave(v * 0.75) - 1)
-    return np.clip(0.5 + 4 * product, 0, 1)
-
-
-def _dots(u: np.ndarray, v: np.ndarray, lattice: np.ndarray) -> np.ndarray:
-    a, b = _triangle_wave(u), _triangle_wave(v)
-    return np.clip(2.5 - 4 * np.sqrt(a * a + b * b), 0, 1)
-
-
-def _ripples(u: np.ndarray, v: np.ndarray, lattice: np.ndarray) -> np.ndarray:
-    return _smooth(_triangle_wave(np.sqrt(u * u + v * v)))
-
-
-def _clouds(u: np.ndarray, v: np.ndarray, lattice: np.ndarray) -> np.ndarray:
-    i, j = np.floor(u).astype(np.int64), np.floor(v).astype(np.int64)
-    s, t = _smooth(u - i), _smooth(v - j)
-    picture = np.arange(len(u))[:, None, None]
-
-    def corner(di: int, dj: int) -> np.ndarray:
-        return lattice[picture, (i + di) % _LATTICE * _LATTICE + (j + dj) % _LATTICE]
-
-    near = corner(0, 0) + (corner(1, 0) - corner(0, 0)) * s
-    far = corner(0, 1) + (corner(1, 1) - corner(0, 1)) * s
-    return near + (far - near) * t
+    return to_bytes([channel * gain for channel in channels])
 
 
 # ---- shapes: signed distance to the outline, negative inside, at (x, y) in shape units
 
 
 def _shape_distance(f: dict[str, np.ndarray], x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    x, y = _turned((x - f["x"]) / f["scale"], (y - f["y"]) / f["scale"], f["rotation"])
+    x, y = turned((x - f["x"]) / f["scale"], (y - f["y"]) / f["scale"], f["rotation"])
     functions = [_disc, _ring, _square, _triangle, _star, _plus, _crescent, _heart, _ell, _hourglass]
-    return _by_kind(f["label"][:, 0, 0], functions, x, y)
+    return by_kind(f["label"][:, 0, 0], functions, x, y)
 
 
 def _circle(x: np.ndarray, y: np.ndarray, radius: float) -> np.ndarray:
