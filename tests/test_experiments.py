@@ -23,8 +23,16 @@ from metamask_jax.evaluate import online
 from metamask_jax.experiments import EXPERIMENTS, identity, scales
 from metamask_jax.experiments import runner as runner_module
 from metamask_jax.experiments.base import Result, Results, Table
-from metamask_jax.experiments.output import comparison, markdown
-from metamask_jax.experiments.statistics import Difference, difference_text, mean_text, paired_difference
+from metamask_jax.experiments.output import comma_separated, comparison, markdown
+from metamask_jax.experiments.page import refreshed, tables_in
+from metamask_jax.experiments.statistics import (
+    Difference,
+    detectable,
+    difference_text,
+    holm,
+    mean_text,
+    paired_difference,
+)
 from metamask_jax.reporting import plots
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -93,9 +101,11 @@ def test_the_list_takes_its_times_from_finished_runs(tmp_path, monkeypatch, caps
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["T9"], "T9; expected list, report or one of T1, T2"),
+        (["T9"], "T9; expected list, report, page or one of T1, T2"),
         (["T1", "--scale=huge"], "--scale huge; expected one of full, cpu, smoke"),
         (["F8", "--scale=smoke", "--only", "run=Nothing"], "--only run=Nothing; no cell of F8 has these labels"),
+        (["F8", "docs/results.md"], "docs/results.md; expected a file only after `page`"),
+        (["page"], "page ; expected a Markdown file"),
         (["F8", "--scale=smoke", "--cell", "x"], "--cell x; expected one of SimCLR-seed0"),
     ],
 )
@@ -276,3 +286,95 @@ def test_dots_stand_around_the_tick_of_their_encoder(seeds):
         places = [line.get_xdata() for line in axis.lines if line.get_color() == color]
         assert len({float(place[0]) for place in places}) == len(seeds)
         assert np.mean(places) == pytest.approx(tick)
+
+
+def test_what_was_measured_of_a_finished_cell_outlives_its_workdir(tmp_path, monkeypatch, capsys):
+    def plan(folder):
+        return runner_module.plan(
+            EXPERIMENTS["F5"],
+            scales.SCALES["smoke"],
+            seeds=[0],
+            out=tmp_path / folder,
+            data_dir="data",
+            keep=tmp_path / "kept",
+        )
+
+    first, second = plan("out")
+    for job, accuracy in ((first, 0.25), (second, 0.5)):
+        job.write("knn", {"accuracy": accuracy, "masked": None})
+    first.keep()
+    again = plan("elsewhere")
+    assert [job.missing() for job in again] == [[], ["knn"]]
+    (found,) = runner_module.collect(again).items
+    assert found.values == {"knn.accuracy": 0.25, "knn.masked": None}
+    again[0].write("knn", {"accuracy": 0.75})  # measured anew, which counts
+    assert again[0].values()["knn"] == {"accuracy": 0.75}
+
+
+def test_adjusted_p_values_are_holms_and_the_detectable_difference_is_found_as_often_as_it_says():
+    from scipy.stats import ttest_rel
+
+    random = np.random.default_rng(0)
+    values, base = random.normal(size=(2, 8))
+    found = paired_difference(dict(enumerate(values)), dict(enumerate(base)))
+    assert found.p == pytest.approx(ttest_rel(values, base).pvalue)
+    assert holm([0.01, 0.02, 0.5, 0.9]) == pytest.approx([0.04, 0.06, 1.0, 1.0])
+    samples = random.normal(loc=detectable(2.0, 8), scale=2.0, size=(1000, 8))
+    shares = [paired_difference(dict(enumerate(row)), dict.fromkeys(range(8), 0.0)).p < 0.05 for row in samples]
+    assert np.mean(shares) == pytest.approx(0.8, abs=0.04)
+
+
+def test_the_table_of_judges_compares_masked_features_with_none_and_adjusts_for_their_number():
+    runs = ("no mask", "the same batch (the paper's)", "labels of 5 %")
+    gains = {"no mask": 0.0, "the same batch (the paper's)": -0.01, "labels of 5 %": 0.02}
+    items = []
+    for run in runs:
+        for seed in range(5):
+            noise = 0.001 * ((seed * 7 + len(run)) % 5)
+            values = {"knn.accuracy": 0.4, "knn.masked": 0.4 + gains[run] + noise, "linear.accuracy": 0.5}
+            values |= {"mask.std": 0.1, "agreement.auc": 0.7, "agreement.auc_chance": 0.04, "agreement.dominated": 200}
+            values |= {"agreement.with_difference": None, "few_labels.masked": 0.3, "few_labels.probe": 0.35}
+            for share in (0.01, 0.05, 1.0):
+                for name in ("fitted", "few", "few_fitted", "probe"):
+                    values[f"rivals.{name}_{share:g}"] = 0.41
+            items.append(Result({"dataset": "confounded_shapes", "run": run}, seed, values))
+    report = EXPERIMENTS["J"].report(Results(items))
+    accuracy, found, few = report.tables
+    by_name = {row[0]: row for row in accuracy.rows}
+    assert by_name["labels of 5 %"][4].startswith("+2.")
+    assert float(by_name["labels of 5 %"][5]) < 0.001
+    assert by_name["mask fitted afterwards, labels of 5%"][4] == "+1.00 [+1.00, +1.00]"
+    assert found.rows[1][3] == "0.70 ± 0.00 (5)"
+    assert few.rows[3] == ("mask learned with these labels, kNN", "", "30.00 ± 0.00 (5)", "")
+    assert len(report.figures["judges"].axes) == 1
+
+
+def test_the_page_of_results_shows_the_tables_as_they_are(tmp_path, capsys):
+    page, results = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
+    text = page.read_text()
+    assert refreshed(text, results) == text, "run `python -m metamask_jax.cli.experiments page docs/results.md`"
+    shown = set(tables_in(text))
+    assert shown == {str(path.relative_to(results)) for path in results.glob("*/table*.csv")}
+
+    shutil.copytree(results, tmp_path / "results", ignore=shutil.ignore_patterns("*.png", "cells"))
+    (tmp_path / "results.md").write_text(re.sub(r"\d\d\.\d\d", "12.34", text))
+    assert main(["page", str(tmp_path / "results.md")]) == 0
+    assert "is up to date now" in capsys.readouterr().out
+    blocks = re.compile(r"<!-- table .*?<!-- end -->", re.DOTALL)
+    assert blocks.findall((tmp_path / "results.md").read_text()) == blocks.findall(text)
+    (tmp_path / "results" / "T1" / "table.csv").unlink()
+    assert main(["page", str(tmp_path / "results.md")]) == 2
+    assert "T1/table.csv is not in" in capsys.readouterr().err
+
+
+def test_tables_of_kept_cells_are_those_that_the_cells_give(tmp_path):
+    """The study of judges: its table is made again from what is kept of every cell."""
+    kept, shown = ROOT / "docs" / "results" / "cells", ROOT / "docs" / "results" / "J"
+    if not shown.exists():
+        pytest.skip("no cell of J is kept yet")
+    jobs = runner_module.plan(
+        EXPERIMENTS["J"], scales.SCALES["cpu"], seeds=range(8), out=tmp_path, data_dir="data", keep=kept / "cpu"
+    )
+    tables = EXPERIMENTS["J"].report(runner_module.collect(jobs)).tables
+    made = {f"table{number or ''}.csv": comma_separated(table) for number, table in enumerate(tables)}
+    assert made == {path.name: path.read_text() for path in shown.glob("*.csv")}

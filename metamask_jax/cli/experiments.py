@@ -3,6 +3,7 @@
 metamask-experiments list
 metamask-experiments F8 [--scale cpu] [--seeds 3] [--only run=MetaMask] [--out runs/experiments]
 metamask-experiments report --scale cpu
+metamask-experiments page docs/results.md
 """
 
 import logging
@@ -12,16 +13,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from metamask_jax.cli.common import Parser, guarded, path_name, set_up_process, whole_number
+from metamask_jax.core.storage import write_atomically
 from metamask_jax.errors import ConfigError
 from metamask_jax.experiments import EXPERIMENTS
 from metamask_jax.experiments.output import write
+from metamask_jax.experiments.page import refreshed, tables_in
 from metamask_jax.experiments.runner import Job, collect, only, pace, plan, run_all, run_job
 from metamask_jax.experiments.scales import SCALES, Scale, scale_named
 
 
 def _run(arguments: Sequence[str]) -> int:
     parser = Parser("Regenerates tables and figures of the paper.")
-    parser.add_argument("what", help="an experiment, `list`, or `report` for all that have results")
+    parser.add_argument("what", help="an experiment, `list`, `report` for all that have results, or `page`")
+    parser.add_argument("page", nargs="?", type=path_name, help="with `page`: the Markdown file to bring up to date")
     parser.add_argument("--scale", default="cpu", help=f"one of {', '.join(SCALES)} (%(default)s)")
     parser.add_argument("--seeds", type=whole_number(1), help="how many (the scale's own number)")
     parser.add_argument("--only", action="append", default=[], help="LABEL=VALUE: only cells with that label")
@@ -31,18 +35,23 @@ def _run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--keep", type=path_name, help="folder that keeps what was measured of finished cells, and where they are found"
     )
+    parser.add_argument("--tables", type=path_name, help="where tables and figures go (the folder of the runs)")
     parser.add_argument("--data-dir", default="~/tensorflow_datasets", help="of prepared datasets (%(default)s)")
     parser.add_argument("--jobs", type=whole_number(1), default=1, help="cells at a time (%(default)s)")
     parser.add_argument("--cell", help="run this one cell and write no table")
     parser.add_argument("--print-commands", action="store_true", help="one line per cell, for a scheduler, and stop")
     flags = parser.read(arguments)
     scale = scale_named(flags.scale)
+    if flags.what == "page":
+        return _page(flags)
+    if flags.page is not None:
+        raise ConfigError(f"{flags.page}; expected a file only after `page`")
     if flags.what == "list":
         return _list(scale, flags)
     names = list(EXPERIMENTS) if flags.what == "report" else [flags.what]
     for name in names:
         if name not in EXPERIMENTS:
-            raise ConfigError(f"{name}; expected list, report or one of {', '.join(EXPERIMENTS)}")
+            raise ConfigError(f"{name}; expected list, report, page or one of {', '.join(EXPERIMENTS)}")
     if flags.what == "report":
         for name in names:
             _show(name, _jobs(name, scale, flags), scale, flags)
@@ -115,17 +124,31 @@ def _show(name: str, jobs: list[Job], scale: Scale, flags: Any) -> None:
     if not results.items:
         return
     experiment = EXPERIMENTS[name]
-    folder = pathlib.Path(flags.out) / scale.name / name
+    folder = pathlib.Path(flags.tables or pathlib.Path(flags.out) / scale.name) / name
     seeds = scale.seeds if flags.seeds is None else flags.seeds
     missing = len(jobs) - len(results.items)
+    stated = experiment.stated.get(scale.name, scale.stated)
     text = write(
         experiment.report(results),
         folder,
         title=f"{name}: {experiment.title} ({experiment.source})",
-        stated=scale.stated + (f"; {missing} of {len(jobs)} cells are missing" if missing else ""),
-        command=f"metamask-experiments {name} --scale {scale.name} --seeds {seeds}",
+        stated=stated + (f"; {missing} of {len(jobs)} cells are missing" if missing else ""),
+        command=f"python -m metamask_jax.cli.experiments {name} --scale {scale.name} --seeds {seeds}",
     )
     print(f"\n{text}\nwritten to {folder}")
+
+
+def _page(flags: Any) -> int:
+    """Brings the tables of a page up to date with the CSV files in the folder of the same name beside it."""
+    if flags.page is None or not pathlib.Path(flags.page).is_file():
+        raise ConfigError(f"page {flags.page or ''}; expected a Markdown file, such as docs/results.md")
+    path = pathlib.Path(flags.page)
+    before = path.read_text()
+    after = refreshed(before, path.with_suffix(""))
+    if after != before:
+        write_atomically(path, after)
+    print(f"{path} {'is up to date now' if after != before else 'was up to date'}: {len(tables_in(after))} tables")
+    return 0
 
 
 def _list(scale: Scale, flags: Any) -> int:

@@ -1,6 +1,7 @@
 """What an experiment is: cells to train and measure, and how to draw what came out."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -91,9 +92,11 @@ class Experiment(NamedTuple):
       source: where it is in the paper.
       cells: the grid at a scale: `(scale) -> cells`.
       report: how to show the results.
+      stated: by scale, in words, where its setting differs from that of the scale.
     """
 
     title: str
     source: str
     cells: Callable[[Any], list[Cell]]
     report: Callable[[Results], Report]
+    stated: Mapping[str, str] = MappingProxyType({})
