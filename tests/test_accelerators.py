@@ -60,23 +60,23 @@ def neighbors(metric: str) -> Case:
 def linear_probe() -> Case:
     fitted = probe.Linear(shaped((8, 3), jnp.float32), shaped((3,), jnp.float32))
     rows = shaped((16, 8), jnp.float32), shaped((16,), jnp.int32), shaped((16,), jnp.float32)
-    add = probe.add_chunk(Mesh(np.array(jax.devices()[:1]), (probe.AXIS,)))
-    return add, ((shaped((), jnp.float32), fitted), fitted, *rows)
+    _, add, _ = probe.sums(one_device())
+    found = shaped((1,), jnp.float32), probe.Linear(shaped((1, 8, 3), jnp.float32), shaped((1, 3), jnp.float32))
+    return add, (found, fitted, *rows)
 
 
 def network_probe() -> Case:
     optimizer = minibatch_probe.momentum(1e-4)
     layers = jax.eval_shape(lambda: minibatch_probe._init(jax.random.key(0), (8, 5, 3)))
+    candidates = jax.tree.map(lambda leaf: shaped((2, *leaf.shape), leaf.dtype), layers)
+    state = candidates, jax.eval_shape(jax.vmap(optimizer.init), candidates)
+    data = shaped((4, 16, 8), jnp.float32), shaped((4, 16), jnp.int32), shaped((4,), jnp.float32)
+    settings = shaped((2, 8), jnp.float32), shaped((2,), jnp.float32), shaped((2, 4, 16), jnp.bool_)
+    return minibatch_probe.train_steps(one_device(), optimizer), (state, *settings, *data)
 
-    def update(layers: Any, state: Any, h: jax.Array, labels: jax.Array) -> Any:
-        def loss(layers: Any) -> jax.Array:
-            scores = minibatch_probe._scores(layers, h)
-            return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(scores, labels))
 
-        return optimizer.update(jax.grad(loss)(layers), state, layers)
-
-    data = shaped((16, 8), jnp.float32), shaped((16,), jnp.int32)
-    return update, (layers, jax.eval_shape(optimizer.init, layers), *data)
+def one_device() -> Mesh:
+    return Mesh(np.array(jax.devices()[:1]), (probe.AXIS,))
 
 
 def head() -> Case:

@@ -51,6 +51,34 @@ class Parser(argparse.ArgumentParser):
             "--step", type=saved_step, default="last", help="a saved step, 'last' or 'best' (%(default)s)"
         )
 
+    def add_processes(self) -> None:
+        """Adds the flags of one of several processes, which `join` reads."""
+        self.add_argument(
+            "--distributed",
+            choices=("auto", "on", "off"),
+            default="auto",
+            help="whether this is one of several processes; auto asks the launcher's environment (%(default)s)",
+        )
+        self.add_argument(
+            "--join-timeout", type=whole_number(1), default=300, help="seconds to wait for the others (%(default)s)"
+        )
+        self.add_argument("--coordinator", help="host:port of process 0 of several; SLURM and TPU pods need no flags")
+        self.add_argument("--processes", type=whole_number(1), help="how many processes take part")
+        self.add_argument("--process", type=whole_number(0), help="which of them this is, from 0")
+
+
+def join(flags: argparse.Namespace) -> None:
+    """Connects this process with the others of its run, if the flags or the launcher name any."""
+    from metamask_jax.training.processes import join_processes
+
+    join_processes(
+        coordinator=flags.coordinator,
+        process_count=flags.processes,
+        process_index=flags.process,
+        distributed=flags.distributed,
+        timeout=flags.join_timeout,
+    )
+
 
 def typed_command() -> str:
     """How this process was started: `metamask-pretrain`, `python run_pretrain.py` or `python -m ...`."""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from metamask_jax.cli.common import Parser, guarded, path_name, set_up_process, whole_number
+from metamask_jax.cli.common import Parser, guarded, join, path_name, set_up_process, whole_number
 from metamask_jax.errors import ConfigError
 
 _COMPARE = "--compare"
@@ -36,6 +36,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="of the encoder, if not that of the run")
     parser.add_argument("--augmented-epochs", type=whole_number(1), help="of linear_augmented")
     parser.add_argument("--finetune-epochs", type=whole_number(1), help="of finetune")
+    parser.add_processes()
     flags = parser.read(arguments)
     options = dict(map(_option, flags.option))
     settings = {name: value for name in _SETTINGS if (value := vars(flags)[name]) is not None}
@@ -45,8 +46,10 @@ def _evaluate(arguments: Sequence[str]) -> int:
     from metamask_jax.evaluate.protocols import Settings
     from metamask_jax.reporting.report import write_report
     from metamask_jax.reporting.tables import markdown_table, terminal_table
+    from metamask_jax.training.distributed import is_main
 
     set_up_process()
+    join(flags)
     new = evaluate_run(
         flags.workdir,
         step=flags.step,
@@ -58,6 +61,8 @@ def _evaluate(arguments: Sequence[str]) -> int:
         dtype=flags.dtype,
         settings=Settings(**settings),
     )
+    if not is_main():
+        return 0
     print(f"\n{terminal_table(new)}\n")
     print(markdown_table(new, name=pathlib.Path(flags.workdir).resolve().name))
     print(f"results: {pathlib.Path(flags.workdir) / 'evaluation.json'}, report: {write_report(flags.workdir)}")

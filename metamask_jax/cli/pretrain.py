@@ -10,7 +10,7 @@ by signal n with its state saved (143 for SIGTERM, 130 for SIGINT, 129 for SIGHU
 import sys
 from collections.abc import Sequence
 
-from metamask_jax.cli.common import OVERRIDES, Parser, guarded, path_name, set_up_process, split_overrides, whole_number
+from metamask_jax.cli.common import OVERRIDES, Parser, guarded, join, path_name, set_up_process, split_overrides
 from metamask_jax.config import apply_overrides, load_config
 
 
@@ -24,33 +24,14 @@ def _pretrain(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--restart", action="store_true", help="begin anew; what is in the workdir is kept in a folder there"
     )
-    parser.add_argument(
-        "--distributed",
-        choices=("auto", "on", "off"),
-        default="auto",
-        help="whether this is one of several processes; auto asks the launcher's environment (%(default)s)",
-    )
-    parser.add_argument(
-        "--join-timeout", type=whole_number(1), default=300, help="seconds to wait for the others (%(default)s)"
-    )
-    parser.add_argument("--coordinator", help="host:port of process 0 of several; SLURM and TPU pods need no flags")
-    parser.add_argument("--processes", type=whole_number(1), help="how many processes take part")
-    parser.add_argument("--process", type=whole_number(0), help="which of them this is, from 0")
+    parser.add_processes()
     others, overrides = split_overrides(arguments)
     flags = parser.read(others)
     config = apply_overrides(load_config(flags.config), overrides)
 
-    # Imported after the flags are read, so that a bad one is told at once.
-    from metamask_jax.training.processes import join_processes
-
     set_up_process()
-    join_processes(
-        coordinator=flags.coordinator,
-        process_count=flags.processes,
-        process_index=flags.process,
-        distributed=flags.distributed,
-        timeout=flags.join_timeout,
-    )
+    join(flags)
+    # Imported after the flags are read, so that a bad one is told at once.
     if arguments:
         from metamask_jax.evaluate.online import pretrain
 

@@ -41,7 +41,7 @@ def cached_features(
 
     Those of a large set stay on disk, memory-mapped. The file's name has the dataset, its size, the step, and a digest
     of everything the features depend on: the encoder's arrays, how it is built and fed, and the pictures. A file that
-    cannot be read whole counts as missing.
+    cannot be read whole counts as missing. Each of several processes keeps its own rows in a file of its own.
 
     Args:
       folder: where the files are.
@@ -58,7 +58,8 @@ def cached_features(
     for leaf in jax.tree.leaves(encoder):
         digest.update(np.ascontiguousarray(leaf).tobytes())
     _add_source(digest, source)
-    path = folder / f"{source.name}-{len(source)}-step{step}-{digest.hexdigest()}.npz"
+    of_all = "" if jax.process_count() == 1 else f"-{jax.process_index()}of{jax.process_count()}"
+    path = folder / f"{source.name}-{len(source)}-step{step}-{digest.hexdigest()}{of_all}.npz"
     found = _read(path)
     if found is None:
         found = extract(partial(_allocate, folder))

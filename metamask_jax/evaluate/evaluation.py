@@ -17,8 +17,11 @@ from metamask_jax.errors import CheckpointError, ConfigError, DataError
 from metamask_jax.evaluate.metrics import summarize
 from metamask_jax.evaluate.protocols import GROUPS, LEAST_IMAGES, PROTOCOLS, Data, ProtocolResult, Settings
 from metamask_jax.evaluate.rows import all_finite
+from metamask_jax.evaluate.sharding import gathered
 from metamask_jax.evaluate.workdir import Run, features, load_run
 from metamask_jax.reporting.tables import markdown_table
+from metamask_jax.training.distributed import is_main
+from metamask_jax.training.processes import main_first
 from metamask_jax.training.registry import Registry
 from metamask_jax.version import __version__
 
@@ -42,6 +45,8 @@ def evaluate_run(
     registry: Registry | None = None,
 ) -> list[Entry]:
     """Judges a pretrained encoder, which stays as it is, and adds the results to `evaluation.json` in its workdir.
+
+    Several processes that have joined each other share the work and all get the results; the main one writes them.
 
     The defaults are those of the command. For example, the accuracies of a linear probe and of nearest neighbours:
 
@@ -75,7 +80,7 @@ def evaluate_run(
     names = expand(protocols)
     run = _computing_in(dtype, load_run(workdir, step=step, registry=registry))
     results = read_results(run.workdir)
-    splits = _open(run, dataset, data_dir, options or {}, size)
+    splits = main_first(lambda: _open(run, dataset, data_dir, options or {}, size))
     _check(splits.train, splits.test, names)
     data = load_data(run, splits.train, splits.test)
     if not splits.labelled:
@@ -89,10 +94,11 @@ def evaluate_run(
             _entry(data, settings, name, kind, result, seconds) | {"held_out_images": splits.held_out}
             for kind, result in by_features.items()
         ]
-        _log.info("%s: %s (%.1f s)", name, ", ".join(f"{e['features']} {e['top1']:.2%}" for e in found), seconds)
         new += found
         results = merge(results, new)
-        _write(run.workdir, results)  # after each, so that a kill costs only the protocol it hit
+        if is_main():
+            _log.info("%s: %s (%.1f s)", name, ", ".join(f"{e['features']} {e['top1']:.2%}" for e in found), seconds)
+            _write(run.workdir, results)  # after each, so that a kill costs only the protocol it hit
     return new
 
 
@@ -115,7 +121,7 @@ def _entry(data: Data, settings: Settings, name: str, kind: str, result: Protoco
         "features": kind,
         "same_for": list(result.same_for),
         "seed": settings.seed,
-        **summarize(result.scores, data.test_labels, class_names=data.train.class_names),
+        **summarize(gathered(result.scores), data.test_labels, class_names=data.train.class_names),
         "chosen": result.chosen,
         "held_out": result.held_out,
         "settings": dataclasses.asdict(settings),
@@ -190,7 +196,7 @@ def _open(run: Run, dataset: str | None, data_dir: str | None, options: Mapping[
         view_size=section.image_size,
         **(own | dict(options)),
     )
-    if found.note and found.labelled:
+    if found.note and found.labelled and is_main():
         _log.info("%s", found.note)
     train = found.train
     if size is not None and not 1 <= size <= len(train):
@@ -221,8 +227,9 @@ def _check(train: Source, test: Source, protocols: Sequence[str]) -> None:
 
 def load_data(run: Run, train: Source, test: Source) -> Data:
     """Features and labels of both sets; refuses labels that no protocol could use."""
-    train_h, train_labels = features(run, train)
-    test_h, test_labels = features(run, test)
+    train_h, own_train_labels = features(run, train)
+    test_h, own_test_labels = features(run, test)
+    train_labels, test_labels = gathered(own_train_labels), gathered(own_test_labels)
     for split, labels in (("train", train_labels), ("test", test_labels)):
         if labels.min() < 0 or labels.max() >= train.num_classes:
             raise DataError(

@@ -27,7 +27,7 @@ from metamask_jax.data.loader import prefetch
 from metamask_jax.data.pictures import CentreView
 from metamask_jax.data.sources import Source
 from metamask_jax.data.streams import StreamSource, map_steps
-from metamask_jax.training.distributed import AXIS, gather_rows, own_rows
+from metamask_jax.training.distributed import AXIS, own_rows
 from metamask_jax.training.registry import Registry, registry_of
 from metamask_jax.training.state import build_encoder
 
@@ -213,8 +213,8 @@ def extract_source(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Features float32 [size, dim] and labels int32 [size] of a source, or of some of its rows int [size].
 
-    Several processes share the work: each goes through its part of the rows, and all get the features of all. So all of
-    them have to call this. The other arguments are those of an `Extractor`.
+    Several processes share the work: each gets the features and labels of its own part of the rows, `own_rows`. The
+    other arguments are those of an `Extractor`.
 
     Args:
       extract: of `make_extractor`.
@@ -223,7 +223,7 @@ def extract_source(
       source: the pictures.
       rows: which of them; None for all.
       draw: which random views.
-      allocate: makes the array for the features, such as one on disk; in a run of several processes it is not asked.
+      allocate: makes the array for the features, such as one on disk.
     """
     rows = np.arange(len(source)) if rows is None else rows
     own = own_rows(len(rows))
@@ -234,10 +234,9 @@ def extract_source(
             labels.append(batch_labels)
             yield batch
 
-    make = allocate if jax.process_count() == 1 else np.empty
-    out = make((own.stop - own.start, extract.dim), np.float32)
+    out = allocate((own.stop - own.start, extract.dim), np.float32)
     extract.stream(params, batch_stats, images(), draw=draw, start=own.start, out=out)
-    return gather_rows(out, len(rows)), gather_rows(np.concatenate(labels), len(rows))
+    return out, np.concatenate(labels)
 
 
 def _as_seen(source: Source, extract: Extractor) -> Source:

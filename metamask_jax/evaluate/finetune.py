@@ -15,9 +15,10 @@ from metamask_jax.core.types import PyTree
 from metamask_jax.data.sources import Source
 from metamask_jax.evaluate.features import extract_source, make_extractor
 from metamask_jax.evaluate.minibatch_probe import TrainedProbe, momentum
+from metamask_jax.evaluate.sharding import total
 from metamask_jax.evaluate.subsets import held_out_rows
 from metamask_jax.evaluate.workdir import Run
-from metamask_jax.training.distributed import AXIS
+from metamask_jax.training.distributed import AXIS, own_rows
 from metamask_jax.training.optimizers import SCHEDULES, make_schedule
 from metamask_jax.training.state import build_encoder
 
@@ -59,7 +60,8 @@ def finetune(
     """Trains the encoder and a linear classifier together; the run itself stays as it is.
 
     The learning rate is chosen by shorter runs, judged on a held-out part of the training images; then the network is
-    trained anew on all of them.
+    trained anew on all of them. The devices of all processes share each batch; every process passes all labels and
+    gets the scores of its own test images.
 
     Args:
       run: where the encoder comes from.
@@ -77,7 +79,7 @@ def finetune(
       held_out_fraction: part of the training images to choose the learning rate on.
       seed: of the held-out part, the order and the augmentation.
     """
-    devices = jax.local_device_count()
+    devices = jax.device_count()
     fit = _Fit(
         start=_start(run, num_classes, weight_decay),
         step=_make_step(run, view, weight_decay=weight_decay, seed=seed),
@@ -96,7 +98,9 @@ def finetune(
     accuracies = {}
     for rate in learning_rates:
         found = scores(fit(rows[~held_out], rate, trial_steps), train, rows[held_out])
-        accuracies[rate] = float(np.mean(found.argmax(axis=1) == train_labels[rows[held_out]]))
+        judged = train_labels[rows[held_out]][own_rows(int(held_out.sum()))]
+        right, count = total([np.sum(found.argmax(axis=1) == judged), len(judged)])
+        accuracies[rate] = float(right / count)
     best = max(accuracies, key=lambda rate: accuracies[rate])
     return TrainedProbe(scores(fit(rows, best, steps), test, None), best, accuracies)
 
@@ -123,15 +127,15 @@ class _Fit(NamedTuple):
             total_steps=steps,
             warmup_epochs=0.0,
         )
-        tuned = self.start
-        positions = np.arange(self.batch_size, dtype=np.int32).reshape(devices, -1)
+        tuned, own = self.start, own_rows(self.batch_size)
+        positions = np.arange(self.batch_size, dtype=np.int32)[own].reshape(jax.local_device_count(), -1)
         for i in range(steps):
-            batch = order[i * self.batch_size : (i + 1) * self.batch_size]
+            batch = order[i * self.batch_size : (i + 1) * self.batch_size][own]
             images, _ = self.train.gather(batch)
             tuned = self.step(
                 tuned,
                 images.reshape(devices, -1, *images.shape[1:]),
-                self.labels[batch].reshape(devices, -1),
+                self.labels[batch].reshape(jax.local_device_count(), -1),
                 positions,
                 np.int32(i),
                 rate(i),
@@ -150,7 +154,7 @@ def _start(run: Run, num_classes: int, weight_decay: float) -> Tuned:
 
 
 def _make_step(run: Run, view: ViewSpec, *, weight_decay: float, seed: int) -> Step:
-    """Builds the step `(tuned, images, labels, positions, step, learning_rate) -> tuned` on all local devices."""
+    """Builds the step `(tuned, images, labels, positions, step, learning_rate) -> tuned` on all devices."""
     encoder = build_encoder(run.config, axis_name=AXIS, registry=run.registry)
     augment = make_augmentation((view,), image_size=run.config.data.image_size, views=1)
 

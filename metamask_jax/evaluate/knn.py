@@ -1,4 +1,7 @@
-"""Exact nearest neighbours and their vote, in bounded memory, on all local devices.
+"""Exact nearest neighbours and their vote, in bounded memory, on all devices of all processes.
+
+Each process passes its own rows, of training and of test features, and gets the result for its own test rows; it
+compares all test rows with its own training rows, and the best that all processes found are put together.
 
 Protocols in use: `k=5, temperature=1` with the cosine (the authors' program), `k=200, temperature=0.1` with the cosine,
 and `k=5, temperature=None` (every neighbour counts the same) with the Euclidean distance.
@@ -13,10 +16,12 @@ import numpy as np
 from jax import lax
 
 from metamask_jax.core.arrays import matmul, unit_norm
+from metamask_jax.evaluate.sharding import gathered, of_all, share_of, total
 
 METRICS = ("cosine", "euclidean")
 TRAIN_CHUNK, TEST_CHUNK = 65536, 128  # rows compared at a time on one device: 32 MB of similarities
 _NUMBERS = 2**25  # features of a chunk of training rows
+_SENT = 4096  # test rows whose neighbours are sent at a time
 _BLOCK = 16  # similarities of which first only the largest is looked at
 
 
@@ -35,7 +40,7 @@ class Neighbors(NamedTuple):
 def nearest_neighbors(
     train_h: np.ndarray, test_h: np.ndarray, *, k: int, metric: str, weights: np.ndarray | None = None
 ) -> Neighbors:
-    """Finds the exact k nearest training rows of every test row, chunk by chunk, keeping the best so far.
+    """Finds the exact k nearest training rows of every test row.
 
     Example:
       >>> nearest_neighbors(np.eye(3), np.array([[0.1, 0.9, 0.2]]), k=2, metric="cosine").indices
@@ -49,22 +54,53 @@ def nearest_neighbors(
       weights: a mask [dim] by which all features are multiplied; None for ones.
 
     Returns:
-      The neighbours.
+      The neighbours, by their places among the training rows of all processes.
     """
-    _check(train_h, test_h, k=k, metric=metric)
+    share = share_of(len(train_h))
+    _check(train_h, test_h, size=share.total, k=k, metric=metric)
+    found = _nearest(
+        train_h, gathered(test_h), most=share.longest, k=min(k, share.longest), metric=metric, weights=weights
+    )
+    if jax.process_count() == 1:
+        return found
+    found = found._replace(indices=np.asarray(found.indices) + np.int32(share.start))
+    return _best_of_all(found, share_of(len(test_h)).own, k)
+
+
+def _best_of_all(found: Neighbors, own: slice, k: int) -> Neighbors:
+    """The best of the neighbours of all test rows that all processes found, for the test rows that are this one's."""
+    parts = []
+    for start in range(0, len(found.indices), _SENT):
+        rows = slice(start, start + _SENT)
+        # [processes, rows, found] to [rows, processes * found]
+        similarity, indices = (np.concatenate(list(of_all(np.asarray(x)[rows])), axis=1) for x in found)
+        places = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
+        mine = slice(max(own.start - start, 0), max(own.stop - start, 0))
+        parts.append([np.take_along_axis(x, places, axis=1)[mine] for x in (similarity, indices)])
+    return Neighbors(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def _nearest(
+    train_h: np.ndarray, test_h: np.ndarray, *, most: int, k: int, metric: str, weights: np.ndarray | None
+) -> Neighbors:
+    """The nearest of this process's training rows, chunk by chunk, keeping the best so far.
+
+    As many rows as the process with the `most` has are gone through, so that all run the same programs; what is not
+    there comes out farther away than anything else.
+    """
     devices = jax.local_device_count()
     chunk = partial(_chunk, weights=weights)
-    train_rows = min(TRAIN_CHUNK, len(train_h), max(1, _NUMBERS // train_h.shape[1]))
+    train_rows = min(TRAIN_CHUNK, most, max(1, _NUMBERS // train_h.shape[1]))
     if train_rows > _BLOCK:
         train_rows = -(-train_rows // _BLOCK) * _BLOCK  # whole blocks
     test_rows = min(TEST_CHUNK, -(-len(test_h) // devices))
     # Distances are the same from any origin, but near the data fewer digits cancel in |a|^2 - 2ab + |b|^2.
-    origin = np.mean(chunk(train_h, 0, min(train_rows, len(train_h))), axis=0)
+    origin = np.mean(chunk(train_h, 0, max(1, min(train_rows, len(train_h)))), axis=0)
     starts = range(0, len(test_h), devices * test_rows)
     shape = (devices, test_rows, k)
     best = {start: Neighbors(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.int32)) for start in starts}
-    for offset in range(0, len(train_h), train_rows):
-        first = offset == 0 and k <= min(train_rows, len(train_h))  # there is nothing to merge with
+    for offset in range(0, most, train_rows):
+        first = offset == 0 and k <= train_rows  # there is nothing to merge with
         rows = chunk(train_h, offset, train_rows)
         everywhere = np.broadcast_to(rows, (devices, *rows.shape))
         train = _train_factor(metric, everywhere, origin, np.int32(len(train_h) - offset))
@@ -115,11 +151,12 @@ def knn_scores(
         raise ValueError(
             f"train_labels.shape={labels.shape}; expected one label per row of train_h, {train_h.shape[:1]}"
         )
-    if labels.min() < 0 or labels.max() >= num_classes:
+    if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
         raise ValueError(f"train_labels {labels.min()} to {labels.max()}; expected 0 to {num_classes - 1}")
     if temperature is not None and temperature <= 0:
         raise ValueError(f"{temperature=}; expected a number > 0, or None for votes of one")
     similarity, indices = nearest_neighbors(train_h, test_h, k=k, metric=metric, weights=weights)
+    labels = gathered(labels)
     # Relative to the nearest: what cannot change the winner cannot overflow either.
     votes = np.ones_like(similarity) if temperature is None else np.exp((similarity - similarity[:, :1]) / temperature)
     scores = np.zeros((len(test_h), num_classes), np.float32)
@@ -161,20 +198,21 @@ def knn_accuracy(
     num_classes: int,
     metric: str = "cosine",
 ) -> float:
-    """Fraction in [0, 1] of the test rows whose class is found; arguments as for `knn_scores`."""
+    """Fraction in [0, 1] of the test rows of all processes whose class is found; arguments as for `knn_scores`."""
     predictions = knn_predict(
         train_h, train_labels, test_h, k=k, temperature=temperature, num_classes=num_classes, metric=metric
     )
-    return float(np.mean(predictions == np.asarray(test_labels)))
+    right, size = total([np.sum(predictions == np.asarray(test_labels)), len(predictions)])
+    return float(right / size)
 
 
-def _check(train_h: np.ndarray, test_h: np.ndarray, *, k: int, metric: str) -> None:
+def _check(train_h: np.ndarray, test_h: np.ndarray, *, size: int, k: int, metric: str) -> None:
     if metric not in METRICS:
         raise ValueError(f"{metric=}; expected one of {', '.join(map(repr, METRICS))}")
     if train_h.ndim != 2 or test_h.ndim != 2 or train_h.shape[1] != test_h.shape[1]:
         raise ValueError(f"shapes {train_h.shape} and {test_h.shape}; expected (train, dim) and (test, dim)")
-    if not 1 <= k <= len(train_h):
-        raise ValueError(f"{k=}; expected 1 to {len(train_h)}, the number of training rows")
+    if not 1 <= k <= size:
+        raise ValueError(f"{k=}; expected 1 to {size}, the number of training rows")
 
 
 def _chunk(h: np.ndarray, start: int, rows: int, *, weights: np.ndarray | None) -> np.ndarray:

@@ -1,11 +1,13 @@
 """Probes trained by SGD on minibatches of frozen features: linear classifiers, or networks with hidden layers.
 
 All candidates, one for each mask, learning rate and part of the training set, are trained side by side in one program,
-so features of augmented images are computed once for all of them. `probe.py` has the linear probe without minibatches.
+so features of augmented images are computed once for all of them. A minibatch is spread over the devices of all
+processes, each of which gives the rows that are its own (`sharding`): minibatches are the same however many there are.
+`probe.py` has the linear probe without minibatches.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -14,13 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 
 from metamask_jax.core.arrays import matmul
 from metamask_jax.core.types import PyTree
 from metamask_jax.evaluate.rows import moments, row_chunks
+from metamask_jax.evaluate.sharding import WHOLE, Share, all_devices, share_of, spread, total
 from metamask_jax.evaluate.subsets import held_out_rows
+from metamask_jax.training.distributed import AXIS
 
-_NUMBERS = 2**24  # features on the device at a time
+_NUMBERS = 2**24  # features on the devices at a time
+_ROUND = 16  # rows of a process in a batch are filled up to a multiple of this, where there are several processes
 
 Layers = tuple[tuple[jax.Array, jax.Array], ...]  # weights [in, out] and bias [out] of each layer
 
@@ -66,7 +72,8 @@ def minibatch_probes(
     """Trains one probe on each masking of the features, its learning rate chosen on held-out training rows.
 
     The features lose their mean and are divided by one number, their overall spread: unlike standardising every
-    dimension, that leaves the mask's weights in force.
+    dimension, that leaves the mask's weights in force. In a run of several processes each passes its own rows of
+    everything, and gets the scores of its own test rows.
 
     Args:
       epoch_features: features [train, dim] to train on in an epoch, the same or those of newly augmented images; may be
@@ -87,7 +94,8 @@ def minibatch_probes(
     Returns:
       One result per mask.
     """
-    held_out = held_out_rows(len(train_h), held_out_fraction, seed)
+    share = share_of(len(train_h))
+    held_out = held_out_rows(share.total, held_out_fraction, seed)
     exact_mean, variance = moments(train_h)
     mean = exact_mean.astype(np.float32)
     gains = [(mask / max(np.sqrt(np.mean(variance * mask**2)), 1e-12)).astype(np.float32) for mask in masks]
@@ -96,29 +104,39 @@ def minibatch_probes(
     trained = _train(
         epoch_features,
         np.asarray(train_labels),
+        share,
         mean,
         _candidates(gains, held_out, learning_rates),
         _init(jax.random.key(seed), (train_h.shape[1], *hidden, num_classes)),
         weight_decay=weight_decay,
         epochs=epochs,
-        batch_size=min(batch_size, len(train_h)),
+        batch_size=min(batch_size, share.total),
         seed=seed,
     )
 
-    def scores(h: np.ndarray, mask: int, part: int, rate: int) -> Iterator[np.ndarray]:
+    def scores(h: np.ndarray, mask: int, part: int, rate: int) -> np.ndarray:
         layers = jax.tree.map(lambda leaf: leaf[index[mask, part, rate]], trained)
-        return (np.asarray(_scores(layers, (h[rows] - mean) * gains[mask])) for rows in row_chunks(h))
+        return np.asarray(_scores(layers, (h - mean) * gains[mask]))
 
-    judged, judged_labels = train_h[held_out], train_labels[held_out]
+    def held_out_accuracy(mask: int, rate: int) -> float:
+        right, count = 0, held_out[share.own].sum()
+        for rows in row_chunks(train_h):
+            judged = held_out[share.own][rows]
+            found = scores(train_h[rows][judged], mask, 0, rate).argmax(axis=1)
+            right += np.sum(found == np.asarray(train_labels)[rows][judged])
+        right, count = total([right, count])
+        return float(right / count)
+
     results = []
     for mask in range(len(masks)):
-        accuracies = [
-            float(np.mean(np.concatenate([x.argmax(axis=1) for x in scores(judged, mask, 0, rate)]) == judged_labels))
-            for rate in range(len(learning_rates))
-        ]
+        accuracies = [held_out_accuracy(mask, rate) for rate in range(len(learning_rates))]
         best = int(np.argmax(accuracies))
         table = dict(zip(learning_rates, accuracies, strict=True))
-        results.append(TrainedProbe(np.concatenate(list(scores(test_h, mask, 1, best))), learning_rates[best], table))
+        parts = [
+            np.empty((0, num_classes), np.float32),
+            *(scores(test_h[rows], mask, 1, best) for rows in row_chunks(test_h)),
+        ]
+        results.append(TrainedProbe(np.concatenate(parts), learning_rates[best], table))
     return results
 
 
@@ -157,6 +175,7 @@ def _scores(layers: Layers, h: jax.Array) -> jax.Array:
 def _train(
     epoch_features: Callable[[int], np.ndarray],
     labels: np.ndarray,
+    share: Share,
     mean: np.ndarray,
     candidates: _Candidates,
     layers: Layers,
@@ -166,32 +185,83 @@ def _train(
     batch_size: int,
     seed: int,
 ) -> Layers:
-    """Trains all candidates, which start from the same layers; returns layers with a leading axis [count]."""
+    """Trains all candidates, which start from the same layers; returns layers with a leading axis [count].
+
+    The order is one of the rows of all processes, and drawn alike by each of them.
+    """
     optimizer = momentum(weight_decay)
-    steps = len(labels) // batch_size
+    steps = share.total // batch_size
     schedule = optax.cosine_decay_schedule(1.0, epochs * steps)
     random = np.random.default_rng(seed)
-    all_layers = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], len(candidates.rate), axis=0), layers)
-    states = jax.vmap(optimizer.init)(all_layers)
-    train_all = jax.jit(jax.vmap(partial(_steps, optimizer), in_axes=(0, 0, 0, None, None, None)))
-    group = max(1, _NUMBERS // (batch_size * len(mean)))  # steps whose rows are on the device at a time
+    count = len(candidates.rate)
+    every = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], count, axis=0), layers)
+    state = jax.tree.map(lambda leaf: spread(np.asarray(leaf), WHOLE), (every, jax.vmap(optimizer.init)(every)))
+    gain, rate = (spread(x, WHOLE) for x in (candidates.gain, candidates.rate))
+    train_all = train_steps(all_devices(), optimizer)
+    group = max(1, _NUMBERS // (batch_size * len(mean)))  # steps whose rows are on the devices at a time
     for epoch in range(epochs):
-        batches = random.permutation(len(labels))[: steps * batch_size].reshape(steps, batch_size)
+        batches = random.permutation(share.total)[: steps * batch_size].reshape(steps, batch_size)
         h = epoch_features(epoch)
         for first in range(0, steps, group):
-            rows = batches[first : first + group]
-            decay = schedule(epoch * steps + first + jnp.arange(len(rows)))
-            own = candidates._replace(used=candidates.used[:, rows])
-            x = np.asarray(h[rows.ravel()], np.float32).reshape(*rows.shape, -1) - mean
-            all_layers, states = train_all(all_layers, states, own, x, labels[rows], decay)
-    return all_layers
+            rows, there = own_rows_of(batches[first : first + group], share, jax.local_device_count())
+            decay = np.asarray(schedule(epoch * steps + first + np.arange(len(rows))), np.float32)
+            x = np.where(there[:, :, None], h[rows.ravel()].reshape(*rows.shape, -1) - mean, 0).astype(np.float32)
+            used = candidates.used[:, share.start + rows] & there
+            state = train_all(
+                state,
+                gain,
+                rate,
+                spread(used, PartitionSpec(None, None, AXIS)),
+                spread(x, PartitionSpec(None, AXIS)),
+                spread(labels[rows].astype(np.int32), PartitionSpec(None, AXIS)),
+                spread(decay, WHOLE),
+            )
+    trained: Layers = jax.tree.map(np.asarray, state[0])
+    return trained
+
+
+def own_rows_of(batches: np.ndarray, share: Share, devices: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of batches that are this process's, filled up to as many as any process has of any of the batches.
+
+    Args:
+      batches: int [steps, batch], rows of all processes.
+      share: how they are spread.
+      devices: of a process, which share its rows equally.
+
+    Returns:
+      Places among this process's own rows, int [steps, own], and whether there is a row, bool [steps, own].
+    """
+    holder = np.searchsorted(share.ends, batches, side="right")
+    most = max(int((holder == index).sum(axis=1).max()) for index in range(len(share.ends)))
+    if len(share.ends) > 1:
+        most = -(-most // _ROUND) * _ROUND  # few different numbers, few programs
+    most = -(-most // devices) * devices
+    mine = holder == share.index
+    first = np.argsort(~mine, axis=1, kind="stable")[:, :most]
+    there, rows = (np.take_along_axis(x, first, axis=1) for x in (mine, batches - share.start))
+    missing = most - there.shape[1]  # a batch that the devices cannot share equally
+    return np.pad(np.where(there, rows, 0), ((0, 0), (0, missing))), np.pad(there, ((0, 0), (0, missing)))
+
+
+def train_steps(mesh: Mesh, optimizer: optax.GradientTransformation) -> "jax.stages.Wrapped":
+    """Builds the function that takes all candidates through steps.
+
+    It is given layers and optimiser states [count, ...]; gain [count, dim] and learning rate [count]; which rows each
+    may use, bool [count, steps, batch]; features [steps, batch, dim], labels [steps, batch] and decay [steps]. The
+    batch is split over the mesh.
+    """
+    steps = jax.vmap(partial(_steps, optimizer), in_axes=(0, 0, 0, 0, None, None, None))
+    batch = PartitionSpec(None, AXIS)
+    specs = (WHOLE, WHOLE, WHOLE, PartitionSpec(None, None, AXIS), batch, batch, WHOLE)
+    return jax.jit(jax.shard_map(steps, mesh=mesh, in_specs=specs, out_specs=WHOLE, check_vma=False), donate_argnums=0)
 
 
 def _steps(
     optimizer: optax.GradientTransformation,
-    layers: Layers,
-    state: PyTree,
-    candidate: _Candidates,
+    carry: tuple[Layers, PyTree],
+    gain: jax.Array,
+    rate: jax.Array,
+    used: jax.Array,
     h: jax.Array,
     labels: jax.Array,
     decay: jax.Array,
@@ -201,15 +271,15 @@ def _steps(
     def step(carry: tuple[Layers, PyTree], batch: tuple[jax.Array, ...]) -> tuple[tuple[Layers, PyTree], None]:
         (layers, state), (h, labels, used, decay) = carry, batch
         weights = used.astype(jnp.float32)
+        weights /= lax.psum(jnp.sum(weights), AXIS).clip(1.0)
 
         def loss(layers: Layers) -> jax.Array:
-            losses = optax.softmax_cross_entropy_with_integer_labels(_scores(layers, h * candidate.gain), labels)
-            return jnp.sum(weights * losses) / jnp.sum(weights).clip(1.0)
+            losses = optax.softmax_cross_entropy_with_integer_labels(_scores(layers, h * gain), labels)
+            return jnp.sum(weights * losses)
 
-        updates, state = optimizer.update(jax.grad(loss)(layers), state, layers)
-        layers = jax.tree.map(lambda leaf, update: leaf - candidate.rate * decay * update, layers, updates)
+        gradient = lax.psum(jax.grad(loss)(layers), AXIS)
+        updates, state = optimizer.update(gradient, state, layers)
+        layers = jax.tree.map(lambda leaf, update: leaf - rate * decay * update, layers, updates)
         return (layers, state), None
 
-    batches: tuple[jax.Array, ...] = (h, labels, jnp.asarray(candidate.used), decay)
-    (layers, state), _ = lax.scan(step, (layers, state), batches)
-    return layers, state
+    return lax.scan(step, carry, (h, labels, used, decay))[0]

@@ -17,6 +17,7 @@ from metamask_jax.data.splits import Splits, configured_splits
 from metamask_jax.errors import ConfigError, DataError
 from metamask_jax.evaluate.features import extract_source, make_extractor
 from metamask_jax.evaluate.knn import knn_accuracy
+from metamask_jax.evaluate.sharding import gathered, share_of, total
 from metamask_jax.evaluate.spectrum import cross_correlation, effective_rank, singular_values
 from metamask_jax.training import loop
 from metamask_jax.training.registry import Registry
@@ -72,7 +73,7 @@ class OnlineEvaluator:
         """Opens nothing yet; `check` does."""
         self._config = config
         self._extract = make_extractor(config, registry=registry)
-        self._test_features: np.ndarray | None = None
+        self._judged: np.ndarray | None = None  # the features whose spectrum was looked at last
 
     def check(self) -> None:
         """Refuses what could not be evaluated, before the first step is taken; says what is not as usual.
@@ -106,34 +107,31 @@ class OnlineEvaluator:
     def __call__(self, state: TrainState) -> dict[str, float]:
         """Effective rank of the features of the test pictures and, if they have labels, the accuracy of kNN on them.
 
-        `held_out_images` is among the values where the test pictures are training pictures held out.
+        `held_out_images` is among the values where the test pictures are training pictures held out. Processes share
+        the work and get the same values.
         """
         train, test = self.splits
         test_features, test_labels = self.features(state, test)
-        values = {"effective_rank": float(effective_rank(test_features[:_SPECTRUM_IMAGES]))}
-        if self._opened.labelled and test_labels.min() >= 0:
-            train_features, train_labels = self.features(state, train)
-            values["knn_accuracy"] = float(
-                knn_accuracy(
-                    train_features,
-                    train_labels,
-                    test_features,
-                    test_labels,
-                    k=self._config.eval.k,
-                    temperature=self._config.eval.temperature,
-                    num_classes=train.num_classes,
-                )
+        first = max(0, _SPECTRUM_IMAGES - share_of(len(test_features)).start)
+        self._judged = gathered(test_features[:first])
+        values = {"effective_rank": float(effective_rank(self._judged))}
+        if self._opened.labelled and not total(np.array([np.count_nonzero(test_labels < 0)])).any():
+            values["knn_accuracy"] = knn_accuracy(
+                *self.features(state, train),
+                test_features,
+                test_labels,
+                k=self._config.eval.k,
+                temperature=self._config.eval.temperature,
+                num_classes=train.num_classes,
             )
             if self._opened.held_out:
                 values["held_out_images"] = len(test)
-        self._test_features = test_features
         return values
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Spectrum and correlations of the features last evaluated, for the report."""
-        if self._test_features is None:
+        if (h := self._judged) is None:
             return {}
-        h = self._test_features[:_SPECTRUM_IMAGES]
         return {"singular_values": np.asarray(singular_values(h)), "correlation": np.asarray(cross_correlation(h))}
 
     @cached_property
@@ -147,7 +145,7 @@ class OnlineEvaluator:
         return configured_splits(self._config.data)
 
     def features(self, state: TrainState, source: Source) -> tuple[np.ndarray, np.ndarray]:
-        """Features [n, dim] and labels [n] of a whole split, masked if the configuration says so."""
+        """Features [n, dim] and labels [n] of this process's part of a split, masked if the configuration says so."""
         h, labels = extract_source(self._extract, state.params, state.batch_stats, source)
         if self._config.eval.masked:
             h = h * np.asarray(mask_weights(state.mask, activation=self._config.mask.activation))

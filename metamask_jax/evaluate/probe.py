@@ -1,24 +1,26 @@
 """The linear probe: multinomial logistic regression on frozen features, fitted to all rows at once by LBFGS.
 
-The rows go through all local devices chunk by chunk, so that neither a device nor the host has to hold them: features
-may be memory-mapped. Only sets that are small beside a machine's memory stay on the devices from pass to pass.
+The rows go through the devices of all processes chunk by chunk, so that neither a device nor a host has to hold them:
+features may be memory-mapped, and each process has only its own rows (`sharding`). Only sets that are small beside a
+machine's memory stay on the devices from pass to pass. Every process runs LBFGS on the same sums, hence alike.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from metamask_jax.core.arrays import matmul
 from metamask_jax.data.loader import prefetch
 from metamask_jax.evaluate.rows import moments
+from metamask_jax.evaluate.sharding import SPLIT, WHOLE, all_devices, own_part, share_of, spread, total
 from metamask_jax.evaluate.subsets import held_out_rows
 from metamask_jax.training.distributed import AXIS
 
@@ -37,6 +39,9 @@ class Linear(NamedTuple):
 
     weights: np.ndarray | jax.Array
     bias: np.ndarray | jax.Array
+
+
+Sums = tuple[jax.Array, Linear]  # of the cross-entropy and its gradient
 
 
 class ProbeResult(NamedTuple):
@@ -72,7 +77,7 @@ def linear_probe(
 
     The features are standardised by the training set's mean and standard deviation. The strength of the regularisation
     is chosen on a random held-out part of the training set, then the classifier is fitted to all of it. The test set is
-    looked at once, at the end.
+    looked at once, at the end. In a run of several processes each passes its own rows, and gets their scores.
 
     Args:
       train_h: features [train, dim]; may be memory-mapped, as only chunks are copied.
@@ -97,25 +102,32 @@ def linear_probe(
     told = deviation > 1e-6 * np.abs(mean)  # a constant dimension says nothing
     inverse = np.divide(1.0, deviation, out=np.zeros_like(mean), where=told if used is None else told & used)
     train = _Rows(train_h, mean, inverse, num_classes)
-    held_out = held_out_rows(len(labels), held_out_fraction, seed)
+    share = share_of(len(labels))
+    held_out = held_out_rows(share.total, held_out_fraction, seed)[share.own]
 
     start = Linear(np.zeros((train_h.shape[1], num_classes)), np.zeros(num_classes))
     fits, accuracies = {}, {}
     for l2 in l2_grid:  # one after the other, each starting where the one before ended
         start = fits[l2] = _fit(start, train, labels, ~held_out, l2, max_iterations)
-        found = np.concatenate([np.asarray(_scores(start, x)).argmax(axis=1)[:count] for x, count in train])
-        accuracies[l2] = float(np.mean((found == labels)[held_out]))
+        found = np.concatenate([x.argmax(axis=1) for x in train.scores(start)])
+        accuracies[l2] = _mean((found == labels)[held_out])
     best = max(accuracies, key=lambda l2: accuracies[l2])
     probe = _fit(fits[best], train, labels, np.ones(len(labels), bool), best, max_iterations)
     test = _Rows(test_h, mean, inverse, num_classes)
-    scores = np.concatenate([np.asarray(_scores(probe, x))[:count] for x, count in test])
-    return ProbeResult(float(np.mean(scores.argmax(axis=1) == np.asarray(test_labels))), scores, best, accuracies)
+    scores = np.concatenate(list(test.scores(probe)))
+    return ProbeResult(_mean(scores.argmax(axis=1) == np.asarray(test_labels)), scores, best, accuracies)
+
+
+def _mean(values: np.ndarray) -> float:
+    """The mean over the values of all processes."""
+    right, size = total([np.sum(values), len(values)])
+    return float(right / size)
 
 
 def _check(h: np.ndarray, labels: np.ndarray, *, num_classes: int) -> None:
     if h.ndim != 2 or np.shape(labels) != h.shape[:1]:
         raise ValueError(f"shapes {h.shape} and {np.shape(labels)}; expected (train, dim) and (train,)")
-    if np.min(labels) < 0 or np.max(labels) >= num_classes:
+    if len(labels) and (np.min(labels) < 0 or np.max(labels) >= num_classes):
         raise ValueError(f"train_labels {np.min(labels)} to {np.max(labels)}; expected 0 to {num_classes - 1}")
 
 
@@ -125,37 +137,48 @@ def chunk_rows(dim: int, num_classes: int) -> int:
 
 
 class _Rows:
-    """Standardised features on all local devices, chunk by chunk: pairs of x [chunk, dim], padded, and a row count."""
+    """Standardised features on the devices of all processes, in chunks x [chunk * processes, dim], padded with zeros.
+
+    Processes whose rows are fewer have more padding, so that all go through the same number of chunks.
+    """
 
     def __init__(self, h: np.ndarray, mean: np.ndarray, inverse: np.ndarray, num_classes: int) -> None:
-        """Standardised are (h - mean) * inverse, of features h [size, dim]."""
-        self._h, self.mesh = h, Mesh(np.array(jax.local_devices()), (AXIS,))
-        rows = min(chunk_rows(h.shape[1], num_classes), -(-len(h) // self.mesh.size))
-        self.chunk = rows * self.mesh.size
-        self._scale = tuple(jnp.asarray(x, jnp.float32) for x in (mean, inverse))
+        """Standardised are (h - mean) * inverse, of this process's features h [size, dim]."""
+        self._h, self._most = h, max(1, share_of(len(h)).longest)
+        devices = jax.local_device_count()
+        self.chunk = devices * min(chunk_rows(h.shape[1], num_classes), -(-self._most // devices))
+        self._scale = tuple(spread(np.asarray(x, np.float32), WHOLE) for x in (mean, inverse))
         self._kept = list(self._stream()) if h.size <= _KEPT else None
 
-    def __iter__(self) -> Iterator[tuple[jax.Array, int]]:
+    def __iter__(self) -> Iterator[jax.Array]:
         return self._stream() if self._kept is None else iter(self._kept)
 
     def split(self, values: np.ndarray) -> list[jax.Array]:
-        """Numbers [size], one per row, in chunks [chunk] beside those of the features; the padding is zero."""
-        padded = np.pad(values, (0, -len(values) % self.chunk)).reshape(-1, self.chunk)
-        return [self._put(part) for part in padded]
+        """Numbers [size], one per row, in chunks beside those of the features; the padding is zero."""
+        size = -(-self._most // self.chunk) * self.chunk
+        return [spread(part) for part in np.pad(values, (0, size - len(values))).reshape(-1, self.chunk)]
 
-    def _stream(self) -> Iterator[tuple[jax.Array, int]]:
-        parts = (self._h[start : start + self.chunk] for start in range(0, len(self._h), self.chunk))
+    def scores(self, probe: Linear) -> Iterator[np.ndarray]:
+        """The scores [rows, num_classes] of this process's rows, chunk by chunk."""
+        everywhere, score = _everywhere(probe), score_chunk(all_devices())
+        for start, x in zip(range(0, self._most, self.chunk), self, strict=True):
+            yield own_part(score(everywhere, x))[: max(0, len(self._h) - start)]
+
+    def _stream(self) -> Iterator[jax.Array]:
+        parts = (self._h[start : start + self.chunk] for start in range(0, self._most, self.chunk))
         with contextlib.closing(prefetch(parts, depth=1, transfer=self._padded)) as ready:
-            for x, count in ready:
-                yield _standardized(x, *self._scale), count
+            for x in ready:
+                yield _standardized(x, *self._scale)
 
-    def _padded(self, part: np.ndarray) -> tuple[jax.Array, int]:
+    def _padded(self, part: np.ndarray) -> jax.Array:
         filled = np.zeros((self.chunk, part.shape[1]), np.float32)
         filled[: len(part)] = part
-        return self._put(filled), len(part)
+        return spread(filled)
 
-    def _put(self, array: np.ndarray) -> jax.Array:
-        return jax.device_put(array, NamedSharding(self.mesh, PartitionSpec(AXIS)))
+
+def _everywhere(probe: Linear) -> Linear:
+    """A classifier on all devices."""
+    return Linear(*(spread(np.asarray(part, np.float32), WHOLE) for part in probe))
 
 
 @jax.jit
@@ -163,7 +186,6 @@ def _standardized(h: jax.Array, mean: jax.Array, inverse: jax.Array) -> jax.Arra
     return (h - mean) * inverse
 
 
-@jax.jit
 def _scores(probe: Linear, x: jax.Array) -> jax.Array:
     return matmul(x, probe.weights) + probe.bias
 
@@ -176,42 +198,61 @@ def _fit(start: Linear, rows: _Rows, labels: np.ndarray, used: np.ndarray, l2: f
     from scipy.optimize import minimize
 
     shape, size = start.weights.shape, start.weights.size
-    row_labels, row_weights = rows.split(labels.astype(np.int32)), rows.split((used / used.sum()).astype(np.float32))
-    add = add_chunk(rows.mesh)
+    weights = used / total([used.sum()])
+    row_labels, row_weights = rows.split(labels.astype(np.int32)), rows.split(weights.astype(np.float32))
+    nothing, add, add_up = sums(all_devices())
 
     def unpacked(flat: np.ndarray) -> Linear:
         return Linear(flat[:size].reshape(shape), flat[size:])
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        probe = Linear(*(jnp.asarray(part, jnp.float32) for part in unpacked(flat)))
-        total: tuple[jax.Array, Linear] = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, probe))
-        for (x, _), own_labels, own_weights in zip(rows, row_labels, row_weights, strict=True):
-            total = add(total, probe, x, own_labels, own_weights)
-        value, gradient = total
+        probe = _everywhere(unpacked(flat))
+        found = nothing(probe)
+        for x, own_labels, own_weights in zip(rows, row_labels, row_weights, strict=True):
+            found = add(found, probe, x, own_labels, own_weights)
+        value, gradient = add_up(found)
         slope = np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in gradient])
         slope[:size] += l2 * flat[:size]
         return float(value) + 0.5 * l2 * float(flat[:size] @ flat[:size]), slope
 
     flat = np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in start])
     options = {"maxiter": max_iterations, "maxcor": 10, "gtol": 1e-4, "ftol": 1e-9}
-    found = minimize(objective, flat, jac=True, method="L-BFGS-B", options=options).x
-    return Linear(*(jnp.asarray(part, jnp.float32) for part in unpacked(found)))
+    return unpacked(minimize(objective, flat, jac=True, method="L-BFGS-B", options=options).x)
 
 
 @lru_cache
-def add_chunk(mesh: Mesh) -> "jax.stages.Wrapped":
-    """Builds the function that adds a chunk's part of the cross-entropy, and of its gradient, to a running total."""
-    split, whole = PartitionSpec(AXIS), PartitionSpec()
+def score_chunk(mesh: Mesh) -> "jax.stages.Wrapped":
+    """Builds the function of a classifier and features [rows, dim], split over the mesh, that gives their scores."""
+    return jax.jit(jax.shard_map(_scores, mesh=mesh, in_specs=(WHOLE, SPLIT), out_specs=SPLIT))
 
-    def add(
-        total: tuple[jax.Array, Linear], probe: Linear, x: jax.Array, labels: jax.Array, weights: jax.Array
-    ) -> tuple[jax.Array, Linear]:
+
+@lru_cache
+def sums(mesh: Mesh) -> tuple["jax.stages.Wrapped", "jax.stages.Wrapped", "jax.stages.Wrapped"]:
+    """Builds the functions that sum the cross-entropy and its gradient, on each device by itself until the end.
+
+    Returns:
+      A function of the classifier that gives empty sums; one that adds a chunk's to them, which is given the sums, the
+      classifier, and the chunk's features, labels and weights; and one of the sums that gives the whole sum.
+    """
+
+    def empty(probe: Linear) -> Sums:
+        return jax.tree.map(lambda leaf: jnp.zeros_like(leaf)[None], (jnp.zeros(()), probe))
+
+    def add(found: Sums, probe: Linear, x: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
         def loss(probe: Linear) -> jax.Array:
             losses = optax.softmax_cross_entropy_with_integer_labels(_scores(probe, x), labels)
             return jnp.sum(weights * losses)
 
-        part = lax.psum(jax.value_and_grad(loss)(probe), AXIS)
-        return jax.tree.map(jnp.add, total, part)
+        return jax.tree.map(lambda leaf, part: leaf + part[None], found, jax.value_and_grad(loss)(probe))
 
-    specs = (whole, whole, split, split, split)
-    return jax.jit(jax.shard_map(add, mesh=mesh, in_specs=specs, out_specs=whole, check_vma=False))
+    def add_up(found: Sums) -> Sums:
+        return lax.psum(jax.tree.map(lambda leaf: leaf[0], found), AXIS)
+
+    def mapped(function: Callable[..., Sums], ins: tuple[PartitionSpec, ...], out: PartitionSpec, **how: Any) -> Any:
+        return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=ins, out_specs=out, check_vma=False), **how)
+
+    return (
+        mapped(empty, (WHOLE,), SPLIT),
+        mapped(add, (SPLIT, WHOLE, SPLIT, SPLIT, SPLIT), SPLIT, donate_argnums=0),
+        mapped(add_up, (SPLIT,), WHOLE),
+    )

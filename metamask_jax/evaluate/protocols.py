@@ -16,6 +16,7 @@ from metamask_jax.evaluate.knn import knn_scores
 from metamask_jax.evaluate.minibatch_probe import TrainedProbe, minibatch_probes
 from metamask_jax.evaluate.probe import linear_probe
 from metamask_jax.evaluate.workdir import Run
+from metamask_jax.training.distributed import own_rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,8 @@ class Settings:
 class Data(NamedTuple):
     """The features that are evaluated, and the images and labels they are of.
 
+    In a run of several processes each has its own rows of the features (`own_rows`), and all labels.
+
     Attributes:
       run: the pretrained run.
       train: labelled images to learn from.
@@ -82,12 +85,22 @@ class Data(NamedTuple):
     test_labels: np.ndarray
     masks: dict[str, np.ndarray]
 
+    @property
+    def own_train_labels(self) -> np.ndarray:
+        """The labels of this process's rows of `train_h`."""
+        return self.train_labels[own_rows(len(self.train_labels))]
+
+    @property
+    def own_test_labels(self) -> np.ndarray:
+        """The labels of this process's rows of `test_h`."""
+        return self.test_labels[own_rows(len(self.test_labels))]
+
 
 class ProtocolResult(NamedTuple):
     """What a protocol found of one kind of features.
 
     Attributes:
-      scores: [test, num_classes] on the test images.
+      scores: [test, num_classes] on the test images, of this process's rows.
       chosen: the hyper-parameters that were chosen, by name.
       held_out: accuracy of each candidate on the held-out part of the training images.
       same_for: other kinds of features for which the result is the same by construction.
@@ -110,7 +123,7 @@ def _knn(data: Data, settings: Settings, *, k: int, temperature: float | None, m
     for name, mask in data.masks.items():
         votes = knn_scores(
             data.train_h,
-            data.train_labels,
+            data.own_train_labels,
             data.test_h,
             k=k,
             temperature=temperature,
@@ -129,16 +142,16 @@ def _linear(data: Data, settings: Settings, *, fraction: float) -> Results:
     Standardising takes a positive factor of a dimension away again, so with a mask of positive weights the result for
     `h` is also that for `h*m`: it is given once. If it were fitted twice, rounding could choose different strengths.
     """
-    rows = stratified_subset(data.train_labels, fraction=fraction, seed=settings.seed)
+    rows = _own(stratified_subset(data.train_labels, fraction=fraction, seed=settings.seed), data)
     same = tuple(name for name, mask in data.masks.items() if name != "h" and np.all(mask > 0))
     results = {}
     train_h = data.train_h if len(rows) == len(data.train_h) else data.train_h[rows]  # a copy may be too large
     for name in (name for name in data.masks if name not in same):
         found = linear_probe(
             train_h,
-            data.train_labels[rows],
+            data.own_train_labels[rows],
             data.test_h,
-            data.test_labels,
+            data.own_test_labels,
             num_classes=data.train.num_classes,
             seed=settings.seed,
             held_out_fraction=settings.held_out_fraction,
@@ -146,6 +159,12 @@ def _linear(data: Data, settings: Settings, *, fraction: float) -> Results:
         )
         results[name] = _result("l2", found.l2, found.scores, found.held_out)
     return results | {"h": results["h"]._replace(same_for=same)}
+
+
+def _own(rows: np.ndarray, data: Data) -> np.ndarray:
+    """Those of rows of the training set that are this process's, as places among its own."""
+    own = own_rows(len(data.train_labels))
+    return rows[(rows >= own.start) & (rows < own.stop)] - own.start
 
 
 def _minibatch(
@@ -160,7 +179,7 @@ def _minibatch(
     results = minibatch_probes(
         epoch_features,
         data.train_h,
-        data.train_labels,
+        data.own_train_labels,
         data.test_h,
         masks=list(data.masks.values()),
         hidden=hidden,

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from metamask_jax.evaluate.sharding import share_of, total
+
 _CHUNK = 2**24  # numbers looked at at a time
 
 
@@ -14,23 +16,26 @@ def row_chunks(h: np.ndarray) -> Iterator[slice]:
 
 
 def moments(h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance, float64 [dim] each, over the rows of features [size, dim]; float32 sums would lose digits.
+    """Mean and variance, float64 [dim] each, over the rows of features [size, dim] of all processes.
+
+    In float64, because float32 sums would lose digits.
 
     Example:
       >>> [x.tolist() for x in moments(np.array([[1.0, 5.0], [3.0, 5.0]]))]
       [[2.0, 5.0], [1.0, 0.0]]
     """
-    mean = _mean(h, lambda part: part)
-    return mean, _mean(h, lambda part: (part - mean) ** 2)
+    size = share_of(len(h)).total
+    mean = total(_sum(h, lambda part: part)) / size
+    return mean, total(_sum(h, lambda part: (part - mean) ** 2)) / size
 
 
 def all_finite(h: np.ndarray) -> bool:
-    """Whether every number of features [size, dim] is finite."""
-    return all(bool(np.isfinite(h[part]).all()) for part in row_chunks(h))
+    """Whether every number of features [size, dim] is finite, on all processes."""
+    return not total([sum(not np.isfinite(h[part]).all() for part in row_chunks(h))]).any()
 
 
-def _mean(h: np.ndarray, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    total = np.zeros(h.shape[1])
+def _sum(h: np.ndarray, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    found = np.zeros(h.shape[1])
     for part in row_chunks(h):
-        total += of(np.asarray(h[part], np.float64)).sum(axis=0)
-    return total / len(h)
+        found += of(np.asarray(h[part], np.float64)).sum(axis=0)
+    return found

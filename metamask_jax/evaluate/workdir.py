@@ -82,7 +82,7 @@ def features(run: Run, source: Source) -> tuple[np.ndarray, np.ndarray]:
 
     Returns:
       Features h float32 [size, dim], not multiplied by the mask, and labels int32 [size], -1 where there is none. Those
-      of a large set are memory-mapped.
+      of a large set are memory-mapped. In a run of several processes both are of this process's rows, `own_rows`.
     """
 
     def extract(allocate: Allocate) -> tuple[np.ndarray, np.ndarray]:

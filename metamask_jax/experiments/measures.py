@@ -58,7 +58,7 @@ def _validation(subject: Subject) -> dict[str, Any]:
 
 
 def _untrained(subject: Subject) -> dict[str, Any]:
-    """Accuracy by kNN of the encoder as the run started."""
+    """Accuracy by kNN of the encoder with the random weights of the seed."""
     state = init_state(subject.run.config, registry=subject.run.registry)
     extract = partial(
         extract_source,

@@ -79,13 +79,7 @@ class Checkpoints:
                 preservation_policy=policies.AnyPreservationPolicy(keep),
                 cleanup_tmp_directories=True,
                 enable_async_checkpointing=False,  # our own thread copies and hashes, too
-                multiprocessing_options=ocp.options.MultiprocessingOptions(
-                    primary_host=jax.process_index(),
-                    active_processes={jax.process_index()},
-                    barrier_sync_key_prefix="main",
-                )
-                if jax.process_count() > 1
-                else ocp.options.MultiprocessingOptions(),
+                multiprocessing_options=_alone("main"),
             ),
             item_names=("state", "metadata"),
         )
@@ -101,7 +95,12 @@ class Checkpoints:
         self._path, self._thread, self._pending = pathlib.Path(folder).absolute(), None, None
         self._manager = ocp.CheckpointManager(
             self._path,
-            options=ocp.CheckpointManagerOptions(read_only=True, create=False, save_interval_steps=0),
+            options=ocp.CheckpointManagerOptions(
+                read_only=True,
+                create=False,
+                save_interval_steps=0,
+                multiprocessing_options=_alone(f"reader{jax.process_index()}"),
+            ),
             item_names=("state", "metadata"),
         )
         return self
@@ -226,6 +225,14 @@ class Checkpoints:
             (self._path / str(step)).rename(aside)
             _log.warning("checkpoint %d is set aside as %s", step, aside.name)
         self._manager.reload()
+
+
+def _alone(name: str) -> Any:
+    """Lets a process of several use checkpoints without the others, who know nothing of it."""
+    if jax.process_count() == 1:
+        return ocp.options.MultiprocessingOptions()
+    own = jax.process_index()
+    return ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own}, barrier_sync_key_prefix=name)
 
 
 class _Best:

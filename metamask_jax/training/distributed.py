@@ -5,11 +5,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from metamask_jax.errors import ConfigError
-from metamask_jax.training.processes import exchange
 from metamask_jax.training.step import Step
 
 AXIS = "batch"
@@ -59,17 +57,3 @@ def own_rows(count: int) -> slice:
     """This process's part of `count` rows; parts follow each other, and differ by one row at most."""
     processes, index = jax.process_count(), jax.process_index()
     return slice(count * index // processes, count * (index + 1) // processes)
-
-
-def gather_rows(own: np.ndarray, count: int) -> np.ndarray:
-    """The rows [count, ...] of all processes from each one's own, which `own_rows` has told; all call this."""
-    processes = jax.process_count()
-    if processes == 1:
-        return own
-    exchange("")  # the transfer has less patience than the work before may differ by
-    longest = -(-count // processes)
-    padded = np.zeros((longest, *own.shape[1:]), own.dtype)
-    padded[: len(own)] = own
-    parts = multihost_utils.process_allgather(padded)  # [processes, longest, ...]
-    sizes = [count * (i + 1) // processes - count * i // processes for i in range(processes)]
-    return np.concatenate([part[:size] for part, size in zip(parts, sizes, strict=True)])

@@ -109,7 +109,8 @@ def test_a_thousand_classes_of_imagenets_features_take_little_memory() -> None:
     mesh = Mesh(np.array(jax.devices()[:4]), (AXIS,))
     linear = probe.Linear(one((dim, classes), jnp.float32), one((classes,), jnp.float32))
     chunk = one((rows, dim), jnp.float32), one((rows,), jnp.int32), one((rows,), jnp.float32)
-    program = probe.add_chunk(mesh).lower((one((), jnp.float32), linear), linear, *chunk).compile()
+    each = jax.tree.map(lambda leaf: one((4, *leaf.shape), jnp.float32), (one((), jnp.float32), linear))
+    program = probe.sums(mesh)[1].lower(each, linear, *chunk).compile()
     found = program.memory_analysis()
     used = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
     lbfgs = 25 * 8 * (dim + 1) * classes  # two histories of ten steps, and some vectors, in float64 on the host
