@@ -52,7 +52,7 @@ def expected_joint(state: TrainState, metrics: int, devices: int) -> dict[str, i
         "all-reduce": size(state.params)  # the gradient
         + 4 * VIEWS * channels  # BatchNorm: mean and variance, and their cotangents
         + 2 * (DRR**2 + DRR)  # the correlation matrix and its diagonal, and their cotangents
-        + 6 * VIEWS * DRR  # the statistics that normalise it
+        + 5 * VIEWS * DRR  # the statistics that normalise it
         + 2 * size(state.mask)  # spread of the features, a metric
         + 2  # the loss, and its cotangent
         + metrics,  # all of them, so that devices agree on whether the step counts

@@ -6,6 +6,7 @@ The only file that asks whether there is a mapped axis.
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 T = TypeVar("T")
@@ -19,6 +20,27 @@ def mean(tree: T, axis_name: str | None) -> T:
       1.5
     """
     return tree if axis_name is None else lax.pmean(tree, axis_name)
+
+
+def moments(
+    mean: jax.Array, variance: jax.Array, near: jax.Array, axis_name: str | None
+) -> tuple[jax.Array, jax.Array]:
+    """Mean and variance of what all devices have, in one exchange and one more for each derivative.
+
+    Args:
+      mean: of what this device has; all have as much.
+      variance: of the same, divided by n.
+      near: where the mean is expected, equal on all devices. The variance loses as many digits as the square of the
+        mean's distance from it is larger.
+      axis_name: the mapped axis, or None for one device.
+    """
+    if axis_name is None:
+        return mean, variance
+    offset = mean - near
+    first, second = lax.pmean(jnp.stack([offset, variance + offset**2]), axis_name)
+    found = second - first**2
+    # Rounding must not make it negative; its derivatives are not concerned.
+    return near + first, found + lax.stop_gradient(jnp.maximum(found, 0.0) - found)
 
 
 def maximum(tree: T, axis_name: str | None) -> T:

@@ -29,15 +29,21 @@ moments_p, sums_p, spread_p = map(Primitive, ("moments", "channel_sums", "channe
 moments_p.multiple_results = sums_p.multiple_results = True
 
 
-def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def moments(x: jax.Array, near: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Mean and (biased) variance of `x` `[..., channels]` over all axes but the last, `[channels]` each.
 
+    Args:
+      x: the numbers.
+      near: where the mean is expected, `[channels]`, such as its running average. Accelerators sum differences from it
+        and their squares in one pass, which XLA appends to whatever computes `x`; the variance loses as many digits as
+        the square of the mean's distance from it is larger. A CPU centres on the mean itself.
+
     Example:
-      >>> mean, variance = moments(jnp.array([[1.0, 5.0], [3.0, 5.0]]))
+      >>> mean, variance = moments(jnp.array([[1.0, 5.0], [3.0, 5.0]]), near=jnp.zeros(2))
       >>> mean.tolist(), variance.tolist()
       ([2.0, 5.0], [1.0, 0.0])
     """
-    mean, variance = moments_p.bind(x.reshape(1, -1, x.shape[-1]))
+    mean, variance = moments_p.bind(x.reshape(1, -1, x.shape[-1]), near[None])
     return mean[0], variance[0]
 
 
@@ -54,7 +60,14 @@ def spread(x: jax.Array, centre: jax.Array, offset: jax.Array, slope: jax.Array)
     return spread_p.bind(x.reshape(1, -1, x.shape[-1]), *channels).reshape(x.shape)
 
 
-def _plain_moments(x: jax.Array) -> Arrays:
+def _plain_moments(x: jax.Array, near: jax.Array) -> Arrays:
+    difference = x - near[:, None]
+    first, second = jnp.mean(difference, axis=1), jnp.mean(difference**2, axis=1)
+    return near + first, jnp.maximum(second - first**2, 0.0)
+
+
+def _centred_moments(x: jax.Array, near: jax.Array) -> Arrays:
+    del near
     mean = jnp.mean(x, axis=1)
     return mean, jnp.mean((x - mean[:, None]) ** 2, axis=1)
 
@@ -77,8 +90,8 @@ def _on_cpu(name: str, plain: Callable[..., Arrays], *operands: jax.Array) -> Ar
 
 
 def _moments_jvp(primals: Arrays, tangents: Sequence[Any]) -> tuple[Arrays, Arrays]:
-    (x,), (dx,) = primals, tangents
-    mean, variance = moments_p.bind(x)
+    (x, _), (dx, _) = primals, tangents
+    mean, variance = moments_p.bind(*primals)
     centre = stop_gradient(mean)
     total, product = (array / x.shape[1] for array in sums_p.bind(x, centre, dx))
     # The last term is zero; its derivative is that of the mean in the variance's derivative.
@@ -156,6 +169,6 @@ def _define(
     mlir.register_lowering(primitive, lower(on_cpu), platform="cpu")
 
 
-_define(moments_p, _plain_moments, partial(_on_cpu, "moments", _plain_moments), _moments_jvp)
+_define(moments_p, _plain_moments, partial(_on_cpu, "moments", _centred_moments), _moments_jvp)
 _define(sums_p, _plain_sums, partial(_on_cpu, "sums", _plain_sums), _sums_jvp, _sums_transpose)
 _define(spread_p, _plain_spread, _plain_spread, _spread_jvp, _spread_transpose)

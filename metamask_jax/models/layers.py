@@ -86,9 +86,8 @@ class BatchNorm(nn.Module):
         bias = self.param("bias", initializers.zeros, shape)
         x = as_output(x)
         if self.train:
-            mean, var = moments(x)
-            whole = collectives.mean(mean, self.axis_name)
-            mean, var = whole, collectives.mean(var + (mean - whole) ** 2, self.axis_name)
+            near = running_mean.value
+            mean, var = collectives.moments(*moments(x, near), near, self.axis_name)
             if not self.is_initializing():
                 for running, new in ((running_mean, mean), (running_var, var)):
                     running.value = BATCH_NORM_MOMENTUM * running.value + (1 - BATCH_NORM_MOMENTUM) * new

@@ -9,7 +9,7 @@ import pytest
 from jax.test_util import check_grads
 
 from metamask_jax.kernels import cpu_kernels
-from metamask_jax.kernels.moments import moments, spread, sums_p
+from metamask_jax.kernels.moments import _plain_moments, moments, spread, sums_p
 
 # Channels that fill vector registers, of which kernels take four at a time, and channels that do so in several rows.
 CHANNELS = (16, 80, 6)
@@ -23,7 +23,7 @@ def plain(x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
 
 
 def ours(x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
-    mean, variance = moments(x)
+    mean, variance = moments(x, jnp.zeros(x.shape[-1]))
     return spread(x, mean, bias, scale / jnp.sqrt(variance + 1e-5))
 
 
@@ -36,8 +36,8 @@ def inputs(channels: int, dtype: str = "float64") -> tuple[jax.Array, jax.Array,
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("channels", CHANNELS)
 def test_moments_are_numpys(channels: int) -> None:
-    x, *_ = inputs(channels)
-    mean, variance = jax.jit(moments)(x)
+    x, near, _ = inputs(channels)
+    mean, variance = jax.jit(moments)(x, near)
     np.testing.assert_allclose(mean, np.mean(x, (0, 1, 2)), rtol=1e-13)
     np.testing.assert_allclose(variance, np.var(x, (0, 1, 2)), rtol=1e-13)
 
@@ -78,12 +78,29 @@ def test_mapped_over_views_each_has_its_own_moments(channels: int) -> None:
         assert float(jnp.abs(a - b).max() / jnp.abs(b).max()) < 1e-11
 
 
+@pytest.mark.parametrize(("distance", "error"), [(0.0, 1e-6), (0.1, 1e-6), (1.0, 1e-6), (30.0, 1e-3)])
+def test_accelerators_lose_the_digits_of_the_distance_to_where_the_mean_was_expected(distance, error) -> None:
+    """Their one-pass form, of numbers whose mean is a thousand deviations from zero."""
+    x = np.random.default_rng(0).normal(1000.0, 1.0, size=(1, 4096, 16)).astype("float32")
+    exact = x.astype("float64")
+    near = jnp.asarray(exact.mean(1) + distance, "float32")
+    mean, variance = jax.jit(_plain_moments)(jnp.asarray(x), near)
+    np.testing.assert_allclose(mean, exact.mean(1), rtol=1e-6)
+    np.testing.assert_allclose(variance, exact.var(1), rtol=error)
+
+
+def test_accelerators_give_constants_no_negative_variance() -> None:
+    x = jnp.full((1, 1000, 3), jnp.array([0.1, 1e3, 3e-8]))
+    _, variance = jax.jit(_plain_moments)(x, jnp.zeros((1, 3)))
+    assert np.all(np.asarray(variance) >= 0)
+
+
 @pytest.mark.parametrize("channels", CHANNELS)
 def test_a_mean_far_from_zero_costs_no_digits(channels: int) -> None:
     x, scale, bias = inputs(channels, "float32")
     x = (x.round(3) + 1000.0).astype("float32")
     exact = np.asarray(x, "float64")
-    _, variance = jax.jit(moments)(x)
+    _, variance = jax.jit(moments)(x, jnp.zeros(channels))
     np.testing.assert_allclose(variance, np.var(exact, (0, 1, 2)), rtol=1e-5)
     gradient = jax.jit(jax.grad(lambda x: jnp.sum(jnp.sin(ours(x, scale, bias)))))(x)
     with jax.enable_x64(True):
@@ -98,7 +115,7 @@ def test_results_in_float32_and_their_sums_by_native_kernels() -> None:
     x, scale, bias = inputs(64, "float32")
     text = jax.jit(jax.grad(lambda x: jnp.sum(ours(x, scale, bias) ** 2))).lower(x).as_text()
     assert ("@metamask_jax.kernels.native.moments" in text) == cpu_kernels.has_native()
-    mean, variance = moments(x)
+    mean, variance = moments(x, bias)
     assert mean.dtype == variance.dtype == ours(x, scale, bias).dtype == jnp.float32
 
 
@@ -120,7 +137,7 @@ def test_shorter_vector_registers_and_any_number_of_cores_give_the_same(monkeypa
     def found() -> list[np.ndarray]:
         from metamask_jax.kernels.native.moments import moments, sums
 
-        return [np.asarray(array) for array in (*moments(x), *sums(x, centre, y))]
+        return [np.asarray(array) for array in (*moments(x, centre), *sums(x, centre, y))]
 
     first = found()
     expected = [x.mean(1), x.var(1), y.sum(1), ((x - centre[:, None]) * y).sum(1)]

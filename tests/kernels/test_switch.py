@@ -23,7 +23,7 @@ from metamask_jax.kernels.moments import moments
 
 def loss(x, w):
     y = conv2d(x, w, strides=(1, 1), padding="SAME")
-    return jnp.sum(y ** 2) + sum(jnp.sum(m) for m in moments(y))
+    return jnp.sum(y ** 2) + sum(jnp.sum(m) for m in moments(y, jnp.zeros(y.shape[-1])))
 
 run = jax.jit(jax.grad(loss, (0, 1)))
 x, w = jnp.ones((2, 4, 4, 16)), jnp.ones((3, 3, 16, 16))

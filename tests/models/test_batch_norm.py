@@ -78,3 +78,44 @@ def test_views_at_once_equal_views_one_after_another() -> None:
     np.testing.assert_allclose(found, jnp.stack(expected), rtol=1e-11, atol=1e-13)
     for a, b in zip(jax.tree.leaves(stats), jax.tree.leaves(running), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("devices", [2, 4])
+def test_on_several_devices_it_has_the_moments_of_the_whole_batch(devices: int) -> None:
+    """Values and derivatives up to the second, although each of them takes one exchange only."""
+    x = jnp.asarray(np.random.default_rng(3).normal(2.0, 3.0, size=(8, 3, 5)))
+    start = variables(5)
+
+    def loss(x: jax.Array, axis_name: str | None) -> jax.Array:
+        module = BatchNorm(train=True, dtype="float64", axis_name=axis_name)
+        y, updated = module.apply(start, x, mutable=["batch_stats"])
+        return jnp.sum(jnp.sin(y)), (y, updated)
+
+    def results(x: jax.Array, axis_name: str | None) -> tuple:
+        def slope(x: jax.Array) -> jax.Array:
+            def total(x: jax.Array) -> jax.Array:
+                value, _ = loss(x, axis_name)
+                return value if axis_name is None else jax.lax.psum(value, axis_name) / devices
+
+            return jax.grad(total)(x)
+
+        gradient, push = jax.jvp(slope, (x,), (jnp.cos(x),))
+        return *loss(x, axis_name)[1], gradient, push
+
+    y, updated, *derivatives = jax.jit(lambda x: results(x, None))(x)
+    shares = x.reshape(devices, -1, *x.shape[1:])
+    found, running, *slopes = jax.pmap(lambda x: results(x, "d"), axis_name="d")(shares)
+    np.testing.assert_allclose(found.reshape(x.shape), y, rtol=1e-11, atol=1e-13)
+    for a, b in zip(jax.tree.leaves(running), jax.tree.leaves(updated), strict=True):
+        np.testing.assert_allclose(a, np.broadcast_to(b, a.shape), rtol=1e-12)
+    for a, b in zip(slopes, derivatives, strict=True):
+        np.testing.assert_allclose(a.reshape(x.shape), b, rtol=1e-9, atol=1e-12)
+
+
+def test_constant_channels_on_three_devices_have_no_negative_variance() -> None:
+    x = jnp.broadcast_to(jnp.linspace(100.0, 1000.0, 64), (3, 4, 64))
+    module = BatchNorm(train=True, dtype="float32", axis_name="d")
+    run = jax.pmap(lambda x: module.apply(variables(64), x, mutable=["batch_stats"]), axis_name="d")
+    y, _ = run(x)
+    assert np.all(np.isfinite(y))

@@ -68,9 +68,8 @@ def redundancy_reduction(
 def _unit_variance(z: jax.Array, *, centered: bool, epsilon: float, axis_name: str | None) -> jax.Array:
     """Divides each view's dimensions [views, batch, dim] by their root mean square over the batch of all devices."""
     z = z / peak_magnitude(z, axis=1, axis_name=axis_name)
-    power = raw_power = batch_mean(z * z, axis_name, axis=1)
-    if centered:
-        z = z - batch_mean(z, axis_name, axis=1)[:, None]
-        power = batch_mean(z * z, axis_name, axis=1)
-    constant = power <= epsilon**2 * raw_power
+    offset = batch_mean(z, axis_name, axis=1) if centered else jnp.zeros(z.shape[::2], z.dtype)
+    z = z - offset[:, None]
+    power = batch_mean(z * z, axis_name, axis=1)
+    constant = power <= epsilon**2 * (power + offset**2)
     return jnp.where(constant[:, None], 0.0, z * lax.rsqrt(jnp.where(constant, 1.0, power))[:, None])
