@@ -119,3 +119,16 @@ def test_constant_channels_on_three_devices_have_no_negative_variance() -> None:
     run = jax.pmap(lambda x: module.apply(variables(64), x, mutable=["batch_stats"]), axis_name="d")
     y, _ = run(x)
     assert np.all(np.isfinite(y))
+
+
+@pytest.mark.parametrize(("order", "exchanges"), [(0, 1), (1, 2), (2, 4)])
+def test_a_layer_takes_one_exchange_for_its_statistics_and_one_for_each_derivative(order: int, exchanges: int) -> None:
+    module = BatchNorm(train=True, dtype="float32", axis_name="d")
+
+    def loss(scale: jax.Array, x: jax.Array) -> jax.Array:
+        start = {"params": {"scale": scale, "bias": scale}, "batch_stats": {"mean": 0 * scale, "var": scale}}
+        return jnp.sum(jnp.sin(module.apply(start, x, mutable=["batch_stats"])[0]))
+
+    functions = (loss, jax.grad(loss, 1), jax.grad(lambda *arguments: jnp.sum(jax.grad(loss, 1)(*arguments) ** 2), 1))
+    run = jax.pmap(functions[order], axis_name="d", in_axes=(None, 0))
+    assert run.lower(jnp.ones(5), jnp.ones((2, 8, 5))).as_text().count("stablehlo.all_reduce") == exchanges
