@@ -39,11 +39,11 @@ def reason(error: Exception) -> str:
     return "its format is not known" if isinstance(error, UnidentifiedImageError) else one_line(error)
 
 
-def crop(picture: "Image.Image", box: Box, image_size: int) -> np.ndarray:
-    """Returns a box of a picture resized to uint8 [image_size, image_size, 3], bicubic and anti-aliased."""
+def crop(picture: "Image.Image", box: Box, image_size: int, interpolation: str = "bicubic") -> np.ndarray:
+    """Returns a box of a picture resized to uint8 [image_size, image_size, 3], anti-aliased."""
     from PIL import Image
 
-    return np.asarray(picture.resize((image_size, image_size), Image.Resampling.BICUBIC, box=box))
+    return np.asarray(picture.resize((image_size, image_size), Image.Resampling[interpolation.upper()], box=box))
 
 
 class CentreView(NamedTuple):
@@ -58,6 +58,33 @@ class CentreView(NamedTuple):
     image_size: int
     shortest: int
     interpolation: str
+
+
+class RandomView(NamedTuple):
+    """A random part of a picture, resized: a function of the seed, the draw and the picture's number alone.
+
+    Attributes:
+      image_size: height and width of what comes out.
+      area: least and greatest share of the picture's area.
+      aspect: least and greatest width / height.
+      interpolation: `bilinear` or `bicubic`, antialiased.
+      seed: of the draws.
+      draw: which of them, such as the epoch.
+    """
+
+    image_size: int
+    area: tuple[float, float]
+    aspect: tuple[float, float]
+    interpolation: str
+    seed: int
+    draw: int
+
+
+def random_view(picture: "Image.Image", view: RandomView, number: int) -> np.ndarray:
+    """Returns a random part of the picture of this number, uint8 [image_size, image_size, 3]."""
+    uniform = uniform_draws(view.seed, view.draw, number, views=1)[0]
+    box = random_box(picture.size, uniform, area=view.area, aspect=view.aspect)
+    return crop(picture, box, view.image_size, view.interpolation)
 
 
 def centre_view(picture: "Image.Image", view: CentreView) -> np.ndarray:

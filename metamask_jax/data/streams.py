@@ -86,7 +86,7 @@ class StreamSource:
     factors: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     rows: np.ndarray | None = None
     label_file: pathlib.Path | None = None
-    view: pictures.CentreView | None = None
+    view: pictures.CentreView | pictures.RandomView | None = None
 
     def __len__(self) -> int:
         return self.size
@@ -101,8 +101,12 @@ class StreamSource:
           Images uint8 [batch, image_size, image_size, 3] and labels int32 [batch].
         """
         decoded, labels = self._decode(indices)
-        if self.view is not None:
+        if isinstance(self.view, pictures.CentreView):
             return np.stack([pictures.centre_view(picture, self.view) for picture in decoded]), labels
+        if self.view is not None:
+            numbers = map(int, self._rows(np.asarray(indices)))
+            parts = [pictures.random_view(p, self.view, i) for p, i in zip(decoded, numbers, strict=True)]
+            return np.stack(parts), labels
         boxes = [pictures.centre_box(picture.size, self.streaming.centre) for picture in decoded]
         images = [pictures.crop(p, box, self.streaming.image_size) for p, box in zip(decoded, boxes, strict=True)]
         return np.stack(images), labels

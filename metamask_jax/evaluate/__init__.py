@@ -6,7 +6,7 @@
 gives the features of a pretrained run; `evaluate_run` judges it by any of the protocols.
 """
 
-from metamask_jax.evaluate.features import Extractor, eval_view, extract_source, make_extractor
+from metamask_jax.evaluate.features import Extractor, extract_source, make_extractor
 from metamask_jax.evaluate.knn import Neighbors, knn_accuracy, knn_predict, knn_scores, nearest_neighbors
 from metamask_jax.evaluate.probe import ProbeResult, linear_probe
 from metamask_jax.evaluate.spectrum import (
@@ -18,6 +18,7 @@ from metamask_jax.evaluate.spectrum import (
     singular_values,
     uniformity,
 )
+from metamask_jax.evaluate.views import eval_view
 
 __all__ = [
     "Extractor",

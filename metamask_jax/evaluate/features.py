@@ -13,22 +13,14 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from metamask_jax.augment import (
-    PRESETS,
-    Augmentation,
-    CenterCrop,
-    ViewSpec,
-    color_space,
-    example_keys,
-    make_augmentation,
-)
+from metamask_jax.augment import Augmentation, ViewSpec, example_keys, make_augmentation
 from metamask_jax.core.types import PyTree
 from metamask_jax.data.loader import prefetch
-from metamask_jax.data.pictures import CentreView
 from metamask_jax.data.sources import Source
 from metamask_jax.data.streams import StreamSource, map_steps
+from metamask_jax.evaluate.views import eval_view, left_to_device, seen_on_host
 from metamask_jax.training.distributed import AXIS, own_rows
-from metamask_jax.training.registry import Registry, registry_of
+from metamask_jax.training.registry import Registry
 from metamask_jax.training.state import build_encoder
 
 # Images that go through the encoder at once on a CPU, whose caches hold no more. A fixed number, because the order of a
@@ -49,16 +41,20 @@ class Extractor:
       batch_size: images on their way at a time, over all devices.
       image_size: side of what the encoder sees.
       view: what is done to the images first.
+      seed: of a view that is random.
       mesh: of the devices.
       run: the compiled function of parameters, statistics, a batch, the draw and the images' positions.
+      run_cropped: the same for images that the host has resized and cropped.
     """
 
     dim: int
     batch_size: int
     image_size: int
     view: ViewSpec | Augmentation
+    seed: int
     mesh: Mesh
     run: Callable[..., jax.Array]
+    run_cropped: Callable[..., jax.Array]
 
     def __call__(
         self, params: PyTree, batch_stats: PyTree, images: np.ndarray, *, draw: int = 0, start: int = 0
@@ -88,15 +84,18 @@ class Extractor:
         draw: int,
         start: int,
         out: np.ndarray,
+        cropped: bool = False,
     ) -> None:
         """Fills `out` [size, dim] with the features of batches of `batch_size` images, of which the last may be short.
 
-        The host prepares the next batches while the devices compute. The other arguments are those of a call.
+        The host prepares the next batches while the devices compute. `cropped` says that it has resized and cropped the
+        images. The other arguments are those of a call.
         """
         # By way of the host: what is spread over the devices of several processes cannot be copied directly.
         encoder = jax.device_put(
             jax.device_get((params["encoder"], batch_stats["encoder"])), NamedSharding(self.mesh, PartitionSpec())
         )
+        run = self.run_cropped if cropped else self.run
         running: collections.deque[tuple[int, int, jax.Array]] = collections.deque()
 
         def finish() -> None:
@@ -107,7 +106,7 @@ class Extractor:
         with contextlib.closing(prefetch(batches, depth=_AHEAD, transfer=self._to_devices)) as ready:
             for count, images in ready:
                 positions = np.arange(start + first, start + first + self.batch_size, dtype=np.int32)
-                running.append((first, count, self.run(*encoder, images, np.int32(draw), positions)))
+                running.append((first, count, run(*encoder, images, np.int32(draw), positions)))
                 first += count
                 if len(running) > _AHEAD:
                     finish()
@@ -119,18 +118,6 @@ class Extractor:
         padded = np.zeros((self.batch_size, *images.shape[1:]), np.uint8)
         padded[: len(images)] = images
         return len(images), jax.device_put(padded, NamedSharding(self.mesh, PartitionSpec(AXIS)))
-
-
-def eval_view(config: ConfigDict, registry: Registry | None = None) -> ViewSpec:
-    """How an encoder of this configuration sees pictures: resized, cropped in the middle, normalised.
-
-    An encoder trained on Lab channels is shown Lab channels. This is the one definition for features, probes and
-    exported files; pictures of many sizes are resized and cropped on the host, all others on the device.
-    """
-    registry = registry or registry_of(config)
-    size = config.data.image_size
-    trained_on = color_space(registry.augmentations[config.data.augmentation](size))
-    return PRESETS["eval_lab" if trained_on == "lab" else "eval"](size)[0]
 
 
 def make_extractor(
@@ -161,34 +148,37 @@ def make_extractor(
         share = BLOCK * max(2, -(-share // BLOCK))  # a loop of one would be compiled differently
     encoder = build_encoder(evaluated_in(config), axis_name=None, registry=registry)
     view = view or eval_view(config, registry)
-    augment: Augmentation = (
-        make_augmentation((view,), image_size=config.data.image_size, views=1) if isinstance(view, ViewSpec) else view
-    )
+    size = config.data.image_size
 
-    def apply(
-        params: PyTree, batch_stats: PyTree, images: jax.Array, draw: jax.Array, positions: jax.Array
-    ) -> jax.Array:
-        def features(images_and_positions: tuple[jax.Array, jax.Array]) -> jax.Array:
-            images, positions = images_and_positions
-            seen = augment(images, example_keys(seed, draw, positions))[0]
-            return jnp.asarray(encoder.apply({"params": params, "batch_stats": batch_stats}, seen, train=False))
+    def program(view: ViewSpec | Augmentation) -> Callable[..., jax.Array]:
+        augment = make_augmentation((view,), image_size=size, views=1) if isinstance(view, ViewSpec) else view
 
-        if block == share:
-            return features((images, positions))
-        blocks = jax.tree.map(lambda x: x.reshape(-1, block, *x.shape[1:]), (images, positions))
-        return lax.map(features, blocks).reshape(share, -1)
+        def apply(
+            params: PyTree, batch_stats: PyTree, images: jax.Array, draw: jax.Array, positions: jax.Array
+        ) -> jax.Array:
+            def features(images_and_positions: tuple[jax.Array, jax.Array]) -> jax.Array:
+                images, positions = images_and_positions
+                seen = augment(images, example_keys(seed, draw, positions))[0]
+                return jnp.asarray(encoder.apply({"params": params, "batch_stats": batch_stats}, seen, train=False))
 
-    split, whole = PartitionSpec(AXIS), PartitionSpec()
-    mapped = jax.shard_map(
-        apply, mesh=mesh, in_specs=(whole, whole, split, whole, split), out_specs=split, check_vma=False
-    )
+            if block == share:
+                return features((images, positions))
+            blocks = jax.tree.map(lambda x: x.reshape(-1, block, *x.shape[1:]), (images, positions))
+            return lax.map(features, blocks).reshape(share, -1)
+
+        split, whole = PartitionSpec(AXIS), PartitionSpec()
+        specs = (whole, whole, split, whole, split)
+        return jax.jit(jax.shard_map(apply, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False))
+
     return Extractor(
         dim=encoder.features,
         batch_size=share * mesh.size,
-        image_size=config.data.image_size,
+        image_size=size,
         view=view,
+        seed=seed,
         mesh=mesh,
-        run=jax.jit(mapped),
+        run=program(view),
+        run_cropped=program(left_to_device(view, image_size=size) if isinstance(view, ViewSpec) else view),
     )
 
 
@@ -229,23 +219,17 @@ def extract_source(
     own = own_rows(len(rows))
     labels: list[np.ndarray] = [np.empty(0, np.int32)]
 
+    view, size = extract.view, extract.image_size
+    shown = seen_on_host(source, view, image_size=size, seed=extract.seed, draw=draw)
+
     def images() -> Iterator[np.ndarray]:
-        for batch, batch_labels in _batches(_as_seen(source, extract), rows[own], extract.batch_size):
+        for batch, batch_labels in _batches(shown, rows[own], extract.batch_size):
             labels.append(batch_labels)
             yield batch
 
     out = allocate((own.stop - own.start, extract.dim), np.float32)
-    extract.stream(params, batch_stats, images(), draw=draw, start=own.start, out=out)
+    extract.stream(params, batch_stats, images(), draw=draw, start=own.start, out=out, cropped=shown is not source)
     return out, np.concatenate(labels)
-
-
-def _as_seen(source: Source, extract: Extractor) -> Source:
-    """A source of pictures of many sizes as evaluation sees them; any other as it is."""
-    view = extract.view
-    if not isinstance(source, StreamSource) or not isinstance(view, ViewSpec) or not isinstance(view.crop, CenterCrop):
-        return source
-    seen = CentreView(extract.image_size, view.crop.shortest, view.interpolation)
-    return dataclasses.replace(source, view=seen)
 
 
 def _batches(source: Source, rows: np.ndarray, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -1,6 +1,7 @@
 """Fine-tuning of the whole network on labelled images, on a copy of the pretrained weights."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -13,10 +14,12 @@ from jax.typing import ArrayLike
 from metamask_jax.augment import ViewSpec, example_keys, make_augmentation
 from metamask_jax.core.types import PyTree
 from metamask_jax.data.sources import Source
+from metamask_jax.data.streams import StreamSource, map_steps
 from metamask_jax.evaluate.features import extract_source, make_extractor
 from metamask_jax.evaluate.minibatch_probe import TrainedProbe, momentum
 from metamask_jax.evaluate.sharding import total
 from metamask_jax.evaluate.subsets import held_out_rows
+from metamask_jax.evaluate.views import left_to_device, seen_on_host
 from metamask_jax.evaluate.workdir import Run
 from metamask_jax.training.distributed import AXIS, own_rows
 from metamask_jax.training.optimizers import SCHEDULES, make_schedule
@@ -82,8 +85,8 @@ def finetune(
     devices = jax.device_count()
     fit = _Fit(
         start=_start(run, num_classes, weight_decay),
-        step=_make_step(run, view, weight_decay=weight_decay, seed=seed),
-        train=train,
+        step=_make_step(run, train, view, weight_decay=weight_decay, seed=seed),
+        shown=partial(seen_on_host, train, view, image_size=run.config.data.image_size, seed=seed),
         labels=train_labels,
         batch_size=max(1, batch_size // devices) * devices,
         seed=seed,
@@ -110,7 +113,7 @@ class _Fit(NamedTuple):
 
     start: Tuned
     step: Step
-    train: Source
+    shown: Callable[..., Source]  # the training images as they are seen, a function of the `draw`
     labels: np.ndarray
     batch_size: int
     seed: int
@@ -129,18 +132,26 @@ class _Fit(NamedTuple):
         )
         tuned, own = self.start, own_rows(self.batch_size)
         positions = np.arange(self.batch_size, dtype=np.int32)[own].reshape(jax.local_device_count(), -1)
-        for i in range(steps):
-            batch = order[i * self.batch_size : (i + 1) * self.batch_size][own]
-            images, _ = self.train.gather(batch)
+        make = partial(_gather, shown=self.shown, batches=order[: steps * self.batch_size].reshape(steps, -1)[:, own])
+        ready: Iterator[tuple[np.ndarray, np.ndarray]] = map(make, range(steps))
+        source = self.shown()
+        if isinstance(source, StreamSource):  # pictures that must be decoded are worked on in parallel
+            ready = map_steps(make, start=0, stop=steps, streaming=source.streaming)
+        for i, (batch, images) in enumerate(ready):
             tuned = self.step(
                 tuned,
                 images.reshape(devices, -1, *images.shape[1:]),
-                self.labels[batch].reshape(jax.local_device_count(), -1),
+                self.labels[batch].reshape(devices, -1),
                 positions,
                 np.int32(i),
                 rate(i),
             )
         return tuned
+
+
+def _gather(step: int, *, shown: Callable[..., Source], batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of a step's batch, and its images as the host gives them."""
+    return batches[step], shown(draw=step).gather(batches[step])[0]
 
 
 def _start(run: Run, num_classes: int, weight_decay: float) -> Tuned:
@@ -153,10 +164,12 @@ def _start(run: Run, num_classes: int, weight_decay: float) -> Tuned:
     return Tuned(params, run.state.batch_stats["encoder"], momentum(weight_decay).init(params))
 
 
-def _make_step(run: Run, view: ViewSpec, *, weight_decay: float, seed: int) -> Step:
+def _make_step(run: Run, train: Source, view: ViewSpec, *, weight_decay: float, seed: int) -> Step:
     """Builds the step `(tuned, images, labels, positions, step, learning_rate) -> tuned` on all devices."""
     encoder = build_encoder(run.config, axis_name=AXIS, registry=run.registry)
-    augment = make_augmentation((view,), image_size=run.config.data.image_size, views=1)
+    size = run.config.data.image_size
+    on_device = left_to_device(view, image_size=size) if isinstance(train, StreamSource) else view
+    augment = make_augmentation((on_device,), image_size=size, views=1)
 
     def step(
         tuned: Tuned, images: jax.Array, labels: jax.Array, positions: jax.Array, step: jax.Array, rate: jax.Array

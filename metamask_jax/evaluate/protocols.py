@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metamask_jax.augment import RandomResizedCrop, ViewSpec
 from metamask_jax.data.sources import Source
 from metamask_jax.data.subsets import stratified_subset
-from metamask_jax.evaluate.features import eval_view, extract_source, make_extractor
+from metamask_jax.evaluate.features import extract_source, make_extractor
 from metamask_jax.evaluate.finetune import finetune
 from metamask_jax.evaluate.knn import knn_scores
 from metamask_jax.evaluate.minibatch_probe import TrainedProbe, minibatch_probes
 from metamask_jax.evaluate.probe import linear_probe
+from metamask_jax.evaluate.views import random_view
 from metamask_jax.evaluate.workdir import Run
 from metamask_jax.training.distributed import own_rows
 
@@ -222,7 +222,7 @@ def _linear_augmented(data: Data, settings: Settings) -> Results:
     """A linear classifier trained by SGD on features of new random crops and flips each epoch, as for ImageNet."""
     extract = make_extractor(
         data.run.config,
-        view=random_view(data.run, smallest=0.08),
+        view=random_view(data.run.config, data.run.registry, smallest=0.08),
         seed=settings.seed,
         registry=data.run.registry,
     )
@@ -251,7 +251,7 @@ def _finetune(data: Data, settings: Settings, *, fraction: float) -> Results:
         data.train_labels,
         rows,
         data.test,
-        view=random_view(data.run, smallest=settings.finetune_smallest_crop),
+        view=random_view(data.run.config, data.run.registry, smallest=settings.finetune_smallest_crop),
         num_classes=data.train.num_classes,
         learning_rates=settings.finetune_learning_rates,
         weight_decay=settings.weight_decay,
@@ -280,12 +280,6 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 GROUPS = {"all": tuple(PROTOCOLS), "knn": tuple(name for name in PROTOCOLS if name.startswith("knn_"))}
 LEAST_IMAGES = {"knn_official": 5, "knn_k200": 200, "knn_euclidean5": 5}  # training images that a protocol needs
-
-
-def random_view(run: Run, *, smallest: float) -> ViewSpec:
-    """The view of evaluation, but with a random crop of at least a part `smallest` of the area, and a random flip."""
-    crop = RandomResizedCrop(scale=(smallest, 1.0), ratio=(3 / 4, 4 / 3))
-    return dataclasses.replace(eval_view(run.config, run.registry), crop=crop, flip_p=0.5)
 
 
 def _of_probe(result: TrainedProbe) -> ProtocolResult:
