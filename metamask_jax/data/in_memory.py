@@ -167,9 +167,8 @@ def _decode(records: Records, images: np.ndarray) -> ArraySource:
     )
 
 
-def _fitting(picture: Any, images: np.ndarray, what: str) -> np.ndarray:
+def _fitting(pixels: np.ndarray, images: np.ndarray, what: str) -> np.ndarray:
     """The pixels of a picture, refused if they are not as many as those of the others."""
-    pixels = np.asarray(picture)
     if pixels.shape != images.shape[1:]:
         size, expected = ("x".join(map(str, shape[:2])) for shape in (pixels.shape, images.shape[1:]))
         raise DataError(f"{what} has {size} pixels; expected {expected}")

@@ -14,7 +14,7 @@ import numpy as np
 from metamask_jax.core.state import Pair
 from metamask_jax.data.order import batch_indices, steps_per_epoch
 from metamask_jax.data.sources import Source
-from metamask_jax.data.streams import StreamSource, map_steps
+from metamask_jax.data.streams import MapParts, StreamSource, map_steps
 from metamask_jax.errors import DataError
 
 if TYPE_CHECKING:
@@ -88,15 +88,15 @@ def batches(
 
 
 def _make_batch(
-    step: int, *, source: Source, seed: int, batch_size: int, process_index: int, process_count: int
+    step: int, *map_parts: MapParts, source: Source, seed: int, batch_size: int, process_index: int, process_count: int
 ) -> Batch:
     local = batch_size // process_count
     positions = np.arange(process_index * local, (process_index + 1) * local, dtype=np.int32)
     indices = batch_indices(seed, step, batch_size, len(source))[positions]
     if isinstance(source, StreamSource) and source.streaming.views:
-        images, labels = source.gather_crops(indices, seed=seed, step=step, positions=positions)
+        images, labels = source.gather_crops(indices, *map_parts, seed=seed, step=step, positions=positions)
     else:
-        images, labels = source.gather(indices)
+        images, labels = source.gather(indices, *map_parts)
     return Batch(images, labels, positions, indices.astype(np.int32))
 
 

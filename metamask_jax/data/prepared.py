@@ -275,10 +275,20 @@ class Records:
 
     def read(self, indices: Iterable[int]) -> list[Any]:
         """Returns the features of records, each a mapping from name to a protocol buffer list of values."""
-        opened = self._open()
-        try:
+        with self._reading() as opened:
             records = opened.source.__getitems__([int(i) for i in indices])
             return [opened.parse(record).features.feature for record in records]
+
+    def read_one(self, index: int) -> Any:
+        """Returns the features of one record, in this thread: `read` starts others, which is slow for large records."""
+        with self._reading() as opened:
+            return opened.parse(opened.source[int(index)]).features.feature
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[_Opened]:
+        opened = self._open()
+        try:
+            yield opened
         except Exception as e:  # array_record and protobuf raise many types
             raise _damaged(self.prepared.folder, f"{self.split!r} cannot be read: {one_line(e)}") from e
 

@@ -7,7 +7,9 @@ import os
 import pathlib
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,8 +18,15 @@ from metamask_jax.core.storage import replacing
 from metamask_jax.data import pictures
 from metamask_jax.data.prepared import Records
 from metamask_jax.errors import DataError
+from metamask_jax.kernels.process import cores
 
 T = TypeVar("T")
+MapParts = Callable[
+    [Callable[[range], None], Iterable[range]], Iterable[None]
+]  # maps a function over parts, as `map` does
+
+_PART = 8  # pictures that a thread takes at a time
+_AHEAD = 2  # batches in the making
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,8 +40,8 @@ class Streaming:
       centre: side of the centred square as a share of the shorter side.
       area: least and greatest share of the area in a random crop.
       aspect: least and greatest width / height of a random crop.
-      threads: batches worked on at a time in each process.
-      processes: processes that decode; 0 decodes in the threads of this one.
+      threads: pictures worked on at a time; as many as there are cores if not given.
+      processes: processes that share them; 0 for threads of this one.
     """
 
     image_size: int
@@ -40,7 +49,7 @@ class Streaming:
     centre: float = 1.0
     area: tuple[float, float] = (0.08, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
-    threads: int = 4
+    threads: int = dataclasses.field(default_factory=cores)
     processes: int = 0
 
     def __post_init__(self) -> None:
@@ -91,33 +100,38 @@ class StreamSource:
     def __len__(self) -> int:
         return self.size
 
-    def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def gather(self, indices: np.ndarray, map_parts: MapParts = map) -> tuple[np.ndarray, np.ndarray]:
         """Decodes pictures and resizes their centred squares, or shows them as `view` says.
 
         Args:
           indices: which pictures, int [batch].
+          map_parts: maps a function over the parts of the work.
 
         Returns:
           Images uint8 [batch, image_size, image_size, 3] and labels int32 [batch].
         """
-        decoded, labels = self._decode(indices)
-        if isinstance(self.view, pictures.CentreView):
-            return np.stack([pictures.centre_view(picture, self.view) for picture in decoded]), labels
-        if self.view is not None:
-            numbers = map(int, self._rows(np.asarray(indices)))
-            parts = [pictures.random_view(p, self.view, i) for p, i in zip(decoded, numbers, strict=True)]
-            return np.stack(parts), labels
-        boxes = [pictures.centre_box(picture.size, self.streaming.centre) for picture in decoded]
-        images = [pictures.crop(p, box, self.streaming.image_size) for p, box in zip(decoded, boxes, strict=True)]
-        return np.stack(images), labels
+        rows = self._rows(np.asarray(indices))
+        size = self.view.image_size if self.view else self.streaming.image_size
+
+        def show(n: int, pixels: np.ndarray, image: np.ndarray) -> None:
+            if isinstance(self.view, pictures.CentreView):
+                image[:] = pictures.centre_view(pixels, self.view)
+            elif self.view is not None:
+                image[:] = pictures.random_view(pixels, self.view, int(rows[n]))
+            else:
+                box = pictures.centre_box(pictures.size_of(pixels), self.streaming.centre)
+                image[:] = pictures.crop(pixels, box, size)
+
+        return self._show(rows, (size, size, 3), show, map_parts)
 
     def gather_crops(
-        self, indices: np.ndarray, *, seed: int, step: int, positions: np.ndarray
+        self, indices: np.ndarray, map_parts: MapParts = map, *, seed: int, step: int, positions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Decodes pictures and draws `streaming.views` random resized crops of each.
 
         Args:
           indices: which pictures, int [batch].
+          map_parts: maps a function over the parts of the work.
           seed: of the run.
           step: of the run.
           positions: places in the global batch, int [batch]; a crop is a function of these, seed and step.
@@ -126,14 +140,15 @@ class StreamSource:
           Images uint8 [batch, views, image_size, image_size, 3] and labels int32 [batch].
         """
         options = self.streaming
-        decoded, labels = self._decode(indices)
-        images = np.empty((len(indices), options.views, options.image_size, options.image_size, 3), np.uint8)
-        for n, (picture, position) in enumerate(zip(decoded, positions, strict=True)):
-            draws = pictures.uniform_draws(seed, step, int(position), options.views)
-            for view, uniform in enumerate(draws):
-                box = pictures.random_box(picture.size, uniform, area=options.area, aspect=options.aspect)
-                images[n, view] = pictures.crop(picture, box, options.image_size)
-        return images, labels
+
+        def show(n: int, pixels: np.ndarray, images: np.ndarray) -> None:
+            draws, size = pictures.uniform_draws(seed, step, int(positions[n]), options.views), pictures.size_of(pixels)
+            for image, uniform in zip(images, draws, strict=True):
+                box = pictures.random_box(size, uniform, area=options.area, aspect=options.aspect)
+                image[:] = pictures.crop(pixels, box, options.image_size)
+
+        rows = self._rows(np.asarray(indices))
+        return self._show(rows, (options.views, options.image_size, options.image_size, 3), show, map_parts)
 
     @functools.cached_property
     def labels(self) -> np.ndarray:
@@ -157,15 +172,26 @@ class StreamSource:
         """The records of pictures."""
         return indices if self.rows is None else self.rows[indices]
 
-    def _decode(self, indices: np.ndarray) -> tuple[list[Any], np.ndarray]:
-        indices = self._rows(np.asarray(indices))
-        features = self.records.read(indices)
-        what = f"of {self.records.split!r} of {self.name!r}"
-        decoded = [
-            pictures.decode(self.records.value(f, self.image_key), f"picture {i} {what}")
-            for i, f in zip(indices, features, strict=True)
-        ]
-        return decoded, self._labels(features)
+    def _show(
+        self,
+        rows: np.ndarray,
+        shape: tuple[int, ...],
+        show: Callable[[int, np.ndarray, np.ndarray], None],
+        map_parts: MapParts,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Decodes records; `show(n, pixels, image)` writes what is to be seen of the n-th, an array of a shape."""
+        images, labels = np.empty((len(rows), *shape), np.uint8), np.empty(len(rows), np.int32)
+
+        def part(places: range) -> None:
+            for n in places:
+                record = self.records.read_one(rows[n])
+                what = f"picture {rows[n]} of {self.records.split!r} of {self.name!r}"
+                show(n, pictures.decode(self.records.value(record, self.image_key), what), images[n])
+                labels[n : n + 1] = self._labels([record])
+
+        for _ in map_parts(part, [range(start, min(start + _PART, len(rows))) for start in range(0, len(rows), _PART)]):
+            pass  # what a part raises is raised here
+        return images, labels
 
     def _labels(self, features: list[Any]) -> np.ndarray:
         if self.label_key is None:
@@ -193,19 +219,51 @@ def _keep_labels(path: pathlib.Path | None, labels: np.ndarray) -> None:
             np.savez(file, labels=labels)
 
 
-def map_steps(make: Callable[[int], T], *, start: int, stop: int | None, streaming: Streaming) -> Iterator[T]:
-    """Yields `make(step)` for each step in order, computed ahead by grain's threads or processes."""
+def map_steps(
+    make: Callable[..., T], *, start: int, stop: int | None, streaming: Streaming
+) -> Generator[T, None, None]:
+    """Yields `make(step)` or `make(step, map_parts)` for each step in order, computed ahead.
+
+    Args:
+      make: makes what belongs to a step; `map_parts`, if given, maps a function over the parts of the work.
+      start: the first step.
+      stop: the step after the last; None goes on without end.
+      streaming: how many threads and processes there are.
+    """
+    steps = range(start, sys.maxsize if stop is None else stop)
+    return (_by_processes if streaming.processes else _by_threads)(make, steps, streaming)
+
+
+def _by_threads(make: Callable[..., T], steps: range, streaming: Streaming) -> Generator[T, None, None]:
+    """All threads work on the first step that is not done; the parts of the next one fill their pauses."""
+    workers, makers = ThreadPoolExecutor(streaming.threads, "decode"), ThreadPoolExecutor(_AHEAD, "make")
+    ahead: deque[Future[T]] = deque()
+    try:
+        for step in steps:
+            ahead.append(makers.submit(make, step, workers.map))
+            if len(ahead) == _AHEAD:
+                yield ahead.popleft().result()
+        for made in ahead:
+            yield made.result()
+    finally:
+        workers.shutdown(cancel_futures=True)
+        makers.shutdown(cancel_futures=True)
+
+
+def _by_processes(make: Callable[..., T], steps: range, streaming: Streaming) -> Generator[T, None, None]:
+    """Each process works on steps of its own."""
     import grain
     from absl import flags
 
-    steps = grain.MapDataset.range(start, sys.maxsize if stop is None else stop).map(make)
-    options = grain.ReadOptions(num_threads=streaming.threads, prefetch_buffer_size=streaming.threads)
-    dataset = steps.to_iter_dataset(options)
-    if streaming.processes:
-        if not flags.FLAGS.is_parsed():  # grain's workers read absl flags, which only absl programs parse
-            flags.FLAGS.mark_as_parsed()
-        dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=streaming.processes))
-    iterator = iter(dataset)
+    threads = -(-streaming.threads // streaming.processes)
+    dataset = grain.MapDataset.range(steps.start, steps.stop).map(make)
+    if not flags.FLAGS.is_parsed():  # grain's workers read absl flags, which only absl programs parse
+        flags.FLAGS.mark_as_parsed()
+    iterator = iter(
+        dataset.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads)).mp_prefetch(
+            grain.MultiprocessingOptions(num_workers=streaming.processes)
+        )
+    )
     try:
         yield from iterator
     finally:

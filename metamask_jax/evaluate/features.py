@@ -17,7 +17,7 @@ from metamask_jax.augment import Augmentation, ViewSpec, example_keys, make_augm
 from metamask_jax.core.types import PyTree
 from metamask_jax.data.loader import prefetch
 from metamask_jax.data.sources import Source
-from metamask_jax.data.streams import StreamSource, map_steps
+from metamask_jax.data.streams import MapParts, StreamSource, map_steps
 from metamask_jax.evaluate.views import eval_view, left_to_device, seen_on_host
 from metamask_jax.training.distributed import AXIS, own_rows
 from metamask_jax.training.registry import Registry
@@ -241,5 +241,7 @@ def _batches(source: Source, rows: np.ndarray, batch_size: int) -> Iterator[tupl
     return map(make, range(count))
 
 
-def _batch(index: int, *, source: Source, rows: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-    return source.gather(rows[index * batch_size : (index + 1) * batch_size])
+def _batch(
+    index: int, *map_parts: MapParts, source: Source, rows: np.ndarray, batch_size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    return source.gather(rows[index * batch_size : (index + 1) * batch_size], *map_parts)

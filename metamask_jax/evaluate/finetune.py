@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from metamask_jax.augment import ViewSpec, example_keys, make_augmentation
 from metamask_jax.core.types import PyTree
 from metamask_jax.data.sources import Source
-from metamask_jax.data.streams import StreamSource, map_steps
+from metamask_jax.data.streams import MapParts, StreamSource, map_steps
 from metamask_jax.evaluate.features import extract_source, make_extractor
 from metamask_jax.evaluate.minibatch_probe import TrainedProbe, momentum
 from metamask_jax.evaluate.sharding import total
@@ -149,9 +149,11 @@ class _Fit(NamedTuple):
         return tuned
 
 
-def _gather(step: int, *, shown: Callable[..., Source], batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _gather(
+    step: int, *map_parts: MapParts, shown: Callable[..., Source], batches: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """The rows of a step's batch, and its images as the host gives them."""
-    return batches[step], shown(draw=step).gather(batches[step])[0]
+    return batches[step], shown(draw=step).gather(batches[step], *map_parts)[0]
 
 
 def _start(run: Run, num_classes: int, weight_decay: float) -> Tuned:

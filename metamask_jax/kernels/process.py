@@ -1,6 +1,7 @@
-"""A setting of the whole process that makes training on a CPU faster."""
+"""What holds for the whole process: its cores, and a setting that makes training on a CPU faster."""
 
 import ctypes
+import os
 import sys
 
 # mallopt's names for what is set below (malloc.h).
@@ -25,3 +26,8 @@ def keep_freed_memory() -> bool:
         return False
     # One heap that never shrinks, for blocks of any size and all threads.
     return all([mallopt(_ARENA_MAX, 1), mallopt(_MMAP_MAX, 0), mallopt(_TRIM_THRESHOLD, -1)])
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -1,12 +1,10 @@
 """Compiles native kernels for this machine and runs them in XLA's programs."""
 
 import ctypes
-import os
 import re
-import sys
 import threading
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,12 @@ from llvmlite import binding, ir
 from metamask_jax.kernels.native.emit import INT, POINTER, Emitter, Machine
 from metamask_jax.kernels.native.store import load, store
 from metamask_jax.kernels.native.threads import address, pointer_at, run_parts
+from metamask_jax.kernels.process import cores
 
 # Writes the code of a kernel, given the addresses of all operands and results, and the number of the part to compute.
 Body = Callable[[Emitter, Sequence[ir.Value], ir.Value], None]
+# Writes the code of a function, given its arguments.
+Write = Callable[[Emitter, Sequence[ir.Value]], None]
 
 _NULL = ir.Constant(POINTER, None)
 _ELEMENTS = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
@@ -46,11 +47,6 @@ def machine() -> Machine | None:
     if features.get("avx2") and features.get("fma"):
         return Machine(bits=256, sums=12, vectors=2)
     return None
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def parts(units: int) -> int:
@@ -83,21 +79,53 @@ def call(
     name = f"{kernel.__module__}.{kernel.__name__}.{sha256(description.encode()).hexdigest()[:16]}"
     with _lock:
         if name not in _engines:
-            key = f"{name}-{_source()}"
-            code = load(key)
-            if code is None:
-                code = _compile(kernel(*settings), host, dtype.name, len(operands), len(shapes), parts)
-                store(key, code)
-            engine = _run(code)
+            write = partial(_handler, kernel(*settings), host, dtype.name, len(operands), len(shapes), parts)
+            engine = _engine(name, write)
             handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("handler"))
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
-            _engines[name] = engine
     results = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape in shapes]
     return jax.ffi.ffi_call(name, results)(*operands)
 
 
-def _compile(body: Body, host: Machine, dtype: str, operands: int, results: int, parts: int) -> bytes:
-    """Machine code of a function `handler`, which XLA calls."""
+def function(name: str, types: Sequence[ir.Type], element: ir.Type, write: Write) -> int:
+    """The address of a function that is called by Python, not by XLA.
+
+    Args:
+      name: tells it from others.
+      types: of its arguments; it returns nothing.
+      element: what addresses count.
+      write: writes its code.
+    """
+    host = machine()
+    assert host is not None
+
+    def module() -> ir.Module:
+        module = ir.Module()
+        made = ir.Function(module, ir.FunctionType(ir.VoidType(), types), "function")
+        emit = Emitter(made, host, element)
+        write(emit, made.args)
+        emit.builder.ret_void()
+        return module
+
+    with _lock:
+        engine = _engines.get(name) or _engine(name, module)
+    address: int = engine.get_function_address("function")
+    return address
+
+
+def _engine(name: str, module: Callable[[], ir.Module]) -> binding.ExecutionEngine:
+    """The machine code of a module, from where such code is kept or compiled, loaded into this process."""
+    key = f"{name}-{_source()}"
+    code = load(key)
+    if code is None:
+        code = _compile(module())
+        store(key, code)
+    _engines[name] = _run(code)
+    return _engines[name]
+
+
+def _handler(body: Body, host: Machine, dtype: str, operands: int, results: int, parts: int) -> ir.Module:
+    """A function `handler`, which XLA calls."""
     module = ir.Module()
     part = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, INT]), "part")
     emit = Emitter(part, host, _ELEMENTS[dtype])
@@ -112,7 +140,11 @@ def _compile(body: Body, host: Machine, dtype: str, operands: int, results: int,
     found += [_buffer(builder, frame, _RESULTS, i) for i in range(results)]
     run_parts(builder, frame, part, found, parts, others=min(parts, cores()) - 1)
     builder.ret(_NULL)  # no error
+    return module
 
+
+def _compile(module: ir.Module) -> bytes:
+    """Machine code of a module."""
     parsed = binding.parse_assembly(str(module))
     parsed.verify()
     # The code is written with vectors and in the order it should run: more optimisation would find little.
