@@ -301,6 +301,22 @@ def test_a_configuration_that_was_never_trained_binds_nobody(data_dir, tmp_path)
     train.check_workdir(tmp_path, config_for(data_dir), accept_changes=False, restart=False)
 
 
+def test_how_pictures_are_fetched_may_change_when_a_run_goes_on(data_dir, tmp_path):
+    (tmp_path / "config.json").write_text(
+        to_json(config_for(data_dir, data__options__threads=2, data__options__views=2))
+    )
+    (tmp_path / "checkpoints" / "5").mkdir(parents=True)
+
+    def go_on(views, **overrides):
+        config = config_for(data_dir, data__options__views=views, **overrides)
+        train.check_workdir(tmp_path, config, accept_changes=False, restart=False)
+
+    go_on(views=2)
+    go_on(views=2, data__options__threads=64, data__options__processes=3, data__prefetch=9)
+    with pytest.raises(ConfigError, match=r"another configuration \(data\.options\.views: 2 -> 3\)"):
+        go_on(views=3)
+
+
 def test_the_step_is_traced_and_compiled_once(data_dir, tmp_path, monkeypatch):
     """Neither a first state from the host nor the look at everything before the start costs a second program."""
     make_train_step, traced = train_step.make_train_step, []

@@ -22,6 +22,9 @@ from metamask_jax.errors import DataError, shown
 _log = logging.getLogger(__name__)
 Source = ArraySource | StreamSource
 
+# Settings that say how the pictures of a run are fetched: which ones they are does not depend on them.
+DATA_UNCHANGED_BY = ("data.dir", "data.prefetch", "data.options.threads", "data.options.processes")
+
 _ROLES = {"pretrain": ("unlabelled", "train"), "train": ("train",), "test": ("test", "validation")}
 _ROLES_OF = {"imagenet2012": {"test": ("validation",)}}  # its own test split carries no labels
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
 import logging
 import os
@@ -20,7 +21,7 @@ from metamask_jax import kernels
 from metamask_jax.config import apply_overrides, flatten
 from metamask_jax.core.storage import read_json_lines, write_atomically
 from metamask_jax.data.in_memory import ArraySource
-from metamask_jax.data.sources import Source, open_configured
+from metamask_jax.data.sources import DATA_UNCHANGED_BY, Source, open_configured
 from metamask_jax.errors import ConfigError, DataError, TrainingError, one_line
 from metamask_jax.training import distributed, processes
 from metamask_jax.training.checkpoint import Checkpoints
@@ -37,7 +38,6 @@ from metamask_jax.training.workdir import check_workdir, claimed_workdir, has_ch
 from metamask_jax.version import __version__
 
 _log = logging.getLogger(__name__)
-_FREE_TO_DIFFER = ("data.dir", "data.prefetch")  # between the processes of a run
 _FINGERPRINT_IMAGES = 64
 
 
@@ -156,8 +156,9 @@ def _prepare(
 
 def _check_agreement(config: ConfigDict) -> None:
     """Refuses processes that were started with different configurations or programs."""
-    settings = {key: value for key, value in flatten(config).items() if key not in _FREE_TO_DIFFER}
-    processes.check_agreement({**settings, "metamask_jax": __version__, "jax": jax.__version__})
+    settings = {key: value for key, value in flatten(config).items() if key not in DATA_UNCHANGED_BY}
+    versions = {"metamask_jax": __version__, "jax": jax.__version__, "pillow": importlib.metadata.version("pillow")}
+    processes.check_agreement({**settings, **versions})
 
 
 def _fingerprint(source: Source) -> str:

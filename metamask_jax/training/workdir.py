@@ -8,12 +8,13 @@ from ml_collections import ConfigDict
 
 from metamask_jax.config import differences, from_json, to_json
 from metamask_jax.core.storage import read_json_lines, write_atomically
+from metamask_jax.data.sources import DATA_UNCHANGED_BY
 from metamask_jax.errors import CheckpointError, ConfigError
 from metamask_jax.training.checkpoint import RESTART
 from metamask_jax.training.lock import WorkdirLock, check_free
 
 # What may change between a run's start and its continuation without changing the trajectory.
-_FREE_TO_CHANGE = ("log.", "checkpoint.", "eval.", "guard.", "data.dir", "data.prefetch")
+_FREE_TO_CHANGE = ("log.", "checkpoint.", "eval.", "guard.", *DATA_UNCHANGED_BY)
 # What a run and its evaluation leave. Features on disk are not among it: their names tell which encoder gave them.
 _OF_A_RUN = (
     *("checkpoints", "config.json", "metrics.jsonl", "masks.jsonl", "tensorboard", "wandb", "wandb_id"),
