@@ -186,9 +186,19 @@ def test_nothing_is_read_beyond_the_end_of_a_picture():
 
 
 @needs_kernel
-def test_a_box_beyond_the_picture_is_refused():
-    with pytest.raises(ValueError, match="expected uint8, and a box within 20 x 12 pixels"):
-        pictures.resize(np.zeros((12, 20, 3), np.uint8), (0, 0, 20.5, 12), (8, 8), "bicubic")
+@pytest.mark.parametrize(
+    ("pixels", "box", "size", "message"),
+    [
+        (np.zeros((12, 20, 3), np.uint8), (0, 0, 20.5, 12), (8, 8), "expected a box within 20 x 12 pixels"),
+        (np.zeros((12, 20, 3), np.uint8), (0, 0, np.nan, 12), (8, 8), "expected a box within 20 x 12 pixels"),
+        (np.zeros((12, 20, 3), np.uint8), (0, 0, 20, 12), (8, 0), r"size=\(8, 0\); expected .* at least 1 x 1"),
+        (np.zeros((12, 20, 4), np.uint8), (0, 0, 20, 12), (8, 8), "channels=4"),
+        (np.zeros((12, 20, 3), np.float32), (0, 0, 20, 12), (8, 8), "float32"),
+    ],
+)
+def test_what_the_kernel_cannot_resize_is_refused(pixels, box, size, message):
+    with pytest.raises(ValueError, match=message):
+        pictures.resize(pixels, box, size, "bicubic")
 
 
 def test_without_native_kernels_pillow_resizes(monkeypatch):

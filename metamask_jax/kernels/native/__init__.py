@@ -2,7 +2,8 @@
 
 `emit` writes loops and matrix products in LLVM's language. `direct` and `winograd` write convolutions in terms of them,
 `moments` writes sums over pixels, and `ffi` compiles them and makes them known to XLA. They take float32 and float64
-arrays, on processors with AVX2 or AVX-512; the channels of convolutions must fill vector registers.
+arrays, on processors with AVX2 or AVX-512; the channels of convolutions must fill vector registers. `resample` resizes
+pictures on the host, before XLA sees them.
 """
 
 from collections.abc import Callable

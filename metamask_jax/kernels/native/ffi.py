@@ -1,4 +1,4 @@
-"""Compiles native kernels for this machine and runs them in XLA's programs."""
+"""Compiles native kernels for this machine, and runs them in XLA's programs or from Python."""
 
 import ctypes
 import re

@@ -37,10 +37,12 @@ def resample(pixels: np.ndarray, box: Box, size: tuple[int, int], interpolation:
     Returns:
       uint8 [height of the result, width of the result, 3].
     """
-    height, width, _ = pixels.shape
+    height, width, channels = pixels.shape
     left, upper, right, lower = np.array(box, np.float32).tolist()  # as Pillow takes it
-    if pixels.dtype != np.uint8 or not (0 <= left < right <= width and 0 <= upper < lower <= height):
-        raise ValueError(f"{pixels.dtype=}, {box=}; expected uint8, and a box within {width} x {height} pixels")
+    if pixels.dtype != np.uint8 or channels != 3 or min(size) < 1:
+        raise ValueError(f"{pixels.dtype=}, {channels=}, {size=}; expected uint8, 3, and at least 1 x 1")
+    if not (0 <= left < right <= width and 0 <= upper < lower <= height):
+        raise ValueError(f"{box=}; expected a box within {width} x {height} pixels")
     x, y = _axis(width, left, right, size[0], interpolation), _axis(height, upper, lower, size[1], interpolation)
     rows = np.ascontiguousarray(pixels).reshape(height, -1)
     if 3 * width < _BYTES:
@@ -140,41 +142,33 @@ def _write_weights(interpolation: str, emit: Emitter, arguments: Sequence[ir.Val
     starts, weights, length, taps, columns, begin, scale, support, shrink = arguments
     build, integers, numbers = emit.builder, ir.VectorType(_INT32, _WEIGHTS), ir.VectorType(_DOUBLE, _WEIGHTS)
     begin, scale, support, shrink = (_everywhere(build, v, numbers) for v in (begin, scale, support, shrink))
-    length, taps_less = (_everywhere(build, build.trunc(v, _INT32), integers) for v in (length, taps))
-    zero, half = ir.Constant(integers, None), _constant(numbers, 0.5)
-    numbers_up = ir.Constant(integers, list(range(_WEIGHTS)))
-
-    def least(a: ir.Value, b: ir.Value) -> ir.Value:
-        return build.select(build.icmp_signed("<", a, b), a, b)
-
-    def most(a: ir.Value, b: ir.Value) -> ir.Value:
-        return build.select(build.icmp_signed(">", a, b), a, b)
+    length, room = (_everywhere(build, build.trunc(v, _INT32), integers) for v in (length, build.sub(length, taps)))
+    nothing, half = _constant(numbers, 0.0), _constant(numbers, 0.5)
 
     def block(i: ir.Value) -> None:
         offset = emit.scaled(i, _WEIGHTS)
-        index = build.add(_everywhere(build, build.trunc(offset, _INT32), integers), numbers_up)
-        place = build.fadd(build.sitofp(index, numbers), half)
-        centre = build.fadd(begin, build.fmul(place, scale))
-        low = most(build.fptosi(build.fadd(build.fsub(centre, support), half), integers), zero)
-        high = least(build.fptosi(build.fadd(build.fadd(centre, support), half), integers), length)
-        start = least(low, build.sub(length, taps_less))  # so that no pixel beyond the last is read
+        index = _everywhere(build, build.trunc(offset, _INT32), integers)
+        index = build.add(index, ir.Constant(integers, list(range(_WEIGHTS))))
+        centre = build.fadd(begin, build.fmul(build.fadd(build.sitofp(index, numbers), half), scale))
+        low = build.fptosi(build.fadd(build.fsub(centre, support), half), integers)
+        high = build.fptosi(build.fadd(build.fadd(centre, support), half), integers)
+        low, high = _most(build, low, _constant(integers, 0)), _least(build, high, length)
+        start = _least(build, low, room)  # so that no pixel beyond the last is read
 
         def weight(tap: ir.Value) -> ir.Value:
             pixel = build.add(start, _everywhere(build, build.trunc(tap, _INT32), integers))
             distance = build.fadd(build.fsub(build.sitofp(pixel, numbers), centre), half)
             used = build.and_(build.icmp_signed("<=", low, pixel), build.icmp_signed("<", pixel, high))
-            found = _FILTERS[interpolation](emit, build.fmul(distance, shrink))
-            return build.select(used, found, _constant(numbers, 0.0))
+            return build.select(used, _FILTERS[interpolation](build, build.fmul(distance, shrink)), nothing)
 
-        (total,) = emit.fold(taps, [_constant(numbers, 0.0)], lambda tap, sums: [build.fadd(sums[0], weight(tap))])
+        (total,) = emit.fold(taps, [nothing], lambda tap, sums: [build.fadd(sums[0], weight(tap))])
 
         def store(tap: ir.Value) -> None:
             share = build.fdiv(weight(tap), total)
-            negative = build.fcmp_ordered("<", share, _constant(numbers, 0.0))
-            rounding = build.select(negative, _constant(numbers, -0.5), half)
+            rounding = build.select(build.fcmp_ordered("<", share, nothing), _constant(numbers, -0.5), half)
             fixed = build.fadd(build.fmul(share, _constant(numbers, 1 << _BITS)), rounding)
-            target = emit.at(weights, build.mul(build.add(build.mul(tap, columns), offset), value(4)))
-            build.store(build.fptosi(fixed, integers), target, align=4)
+            place = build.add(build.mul(tap, columns), offset)
+            build.store(build.fptosi(fixed, integers), emit.at(weights, emit.scaled(place, 4)), align=4)
 
         emit.repeat(taps, store)
         build.store(start, emit.at(starts, emit.scaled(offset, 4)), align=4)
@@ -182,8 +176,7 @@ def _write_weights(interpolation: str, emit: Emitter, arguments: Sequence[ir.Val
     emit.repeat(build.udiv(columns, value(_WEIGHTS)), block)
 
 
-def _bicubic(emit: Emitter, x: ir.Value) -> ir.Value:
-    build = emit.builder
+def _bicubic(build: ir.IRBuilder, x: ir.Value) -> ir.Value:
     number = partial(_constant, x.type)
     x = build.select(build.fcmp_ordered("<", x, number(0.0)), build.fneg(x), x)
     near = build.fmul(build.fmul(build.fsub(build.fmul(number(1.5), x), number(2.5)), x), x)
@@ -193,8 +186,7 @@ def _bicubic(emit: Emitter, x: ir.Value) -> ir.Value:
     return build.select(build.fcmp_ordered("<", x, number(1.0)), build.fadd(near, number(1.0)), far)
 
 
-def _bilinear(emit: Emitter, x: ir.Value) -> ir.Value:
-    build = emit.builder
+def _bilinear(build: ir.IRBuilder, x: ir.Value) -> ir.Value:
     number = partial(_constant, x.type)
     x = build.select(build.fcmp_ordered("<", x, number(0.0)), build.fneg(x), x)
     return build.select(build.fcmp_ordered("<", x, number(1.0)), build.fsub(number(1.0), x), number(0.0))
@@ -232,7 +224,7 @@ def _write_across(emit: Emitter, arguments: Sequence[ir.Value]) -> None:
                 return [build.add(carry[0], build.mul(pixels, weight))]
 
             (total,) = emit.fold(taps, [_constant(sums, 1 << _BITS - 1)], add)
-            found = build.bitcast(_to_bytes(emit, total), ir.VectorType(_INT32, _ROWS))
+            found = build.bitcast(_to_bytes(build, total), ir.VectorType(_INT32, _ROWS))
             for j, row in enumerate(targets):  # the next pixel overwrites the fourth byte
                 build.store(build.extract_element(found, value(j)), emit.at(row, emit.scaled(column, 3)), align=1)
 
@@ -260,7 +252,7 @@ def _write_down(emit: Emitter, arguments: Sequence[ir.Value]) -> None:
                 return [build.add(carry[0], build.mul(pixels, _weight(emit, weights, weights_row, tap, i, sums)))]
 
             (total,) = emit.fold(taps, [_constant(sums, 1 << _BITS - 1)], add)
-            build.store(_to_bytes(emit, total), emit.at(target, build.mul(i, target_row), here), align=1)
+            build.store(_to_bytes(build, total), emit.at(target, build.mul(i, target_row), here), align=1)
 
         emit.repeat(pieces, piece)
 
@@ -274,13 +266,19 @@ def _weight(
     return _everywhere(emit.builder, emit.builder.load(emit.at(weights, emit.scaled(place, 4)), typ=_INT32), kind)
 
 
-def _to_bytes(emit: Emitter, sums: ir.Value) -> ir.Value:
+def _to_bytes(build: ir.IRBuilder, sums: ir.Value) -> ir.Value:
     """Sums of weighted pixels as bytes: what is below 0 or above 255 is cut off."""
-    build, kind = emit.builder, sums.type
-    sums = build.ashr(sums, _constant(kind, _BITS))
-    sums = build.select(build.icmp_signed(">", sums, _constant(kind, 0)), sums, _constant(kind, 0))
-    sums = build.select(build.icmp_signed("<", sums, _constant(kind, 255)), sums, _constant(kind, 255))
-    return build.trunc(sums, ir.VectorType(_BYTE, kind.count))
+    kind = sums.type
+    sums = _most(build, build.ashr(sums, _constant(kind, _BITS)), _constant(kind, 0))
+    return build.trunc(_least(build, sums, _constant(kind, 255)), ir.VectorType(_BYTE, kind.count))
+
+
+def _least(build: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    return build.select(build.icmp_signed("<", a, b), a, b)
+
+
+def _most(build: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    return build.select(build.icmp_signed(">", a, b), a, b)
 
 
 def _constant(kind: ir.VectorType, number: float) -> ir.Constant:
