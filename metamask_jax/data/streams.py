@@ -255,15 +255,12 @@ def _by_processes(make: Callable[..., T], steps: range, streaming: Streaming) ->
     import grain
     from absl import flags
 
-    threads = -(-streaming.threads // streaming.processes)
-    dataset = grain.MapDataset.range(steps.start, steps.stop).map(make)
     if not flags.FLAGS.is_parsed():  # grain's workers read absl flags, which only absl programs parse
         flags.FLAGS.mark_as_parsed()
-    iterator = iter(
-        dataset.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads)).mp_prefetch(
-            grain.MultiprocessingOptions(num_workers=streaming.processes)
-        )
-    )
+    threads = -(-streaming.threads // streaming.processes)
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads)
+    made = grain.MapDataset.range(steps.start, steps.stop).map(make).to_iter_dataset(options)
+    iterator = iter(made.mp_prefetch(grain.MultiprocessingOptions(num_workers=streaming.processes)))
     try:
         yield from iterator
     finally:

@@ -82,7 +82,7 @@ def test_the_middle_is_that_of_the_whole_picture_resized(size: tuple[int, int], 
     width, height = (40 * length // min(size) for length in size)
     whole = np.asarray(picture.resize((width, height), Image.Resampling[interpolation.upper()]))
     top, left = (height - 32) // 2, (width - 32) // 2
-    found = centre_view(picture, view).astype(int)
+    found = centre_view(np.asarray(picture), view).astype(int)
     assert np.abs(found - whole[top : top + 32, left : left + 32]).max() <= 1
 
 

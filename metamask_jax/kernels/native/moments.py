@@ -20,7 +20,7 @@ def suits(x: jax.Array) -> bool:
 
 
 def moments(x: jax.Array, near: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean and variance `[problems, channels]` of `x` `[problems, n, channels]`, which needs no number near the mean."""
+    """Mean and variance `[problems, channels]` of `x` `[problems, n, channels]`; it needs no number near the mean."""
     del near
     problems, n, channels = x.shape
     x = _wide(x)
