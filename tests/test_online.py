@@ -9,6 +9,8 @@ from PIL import Image
 
 from metamask_jax.errors import ConfigError, DataError
 from metamask_jax.evaluate.online import OnlineEvaluator, pretrain
+from metamask_jax.reporting.arrays import read_arrays
+from metamask_jax.training.monitor import Monitor
 from metamask_jax.training.state import init_state
 from tests.tiny import tiny_config
 
@@ -54,7 +56,14 @@ def test_classes_without_a_test_split_go_from_pictures_to_report(tmp_path, data_
     assert 0 <= result["knn_accuracy"] <= 1
     assert result["held_out_images"] == 4
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
+    assert 0 <= result["knn_accuracy_before"] <= 1
     assert (tmp_path / "run" / "report.html").exists()
+    shown = read_arrays(tmp_path / "run" / "report.npz")
+    with np.load(tmp_path / "run" / "report.npz") as written:
+        assert set(shown) == set(written)  # the report draws everything that was written for it
+    assert shown["class_names"].tolist() == ["ant", "bee"]
+    assert shown["knn_confusion"].sum() == result["held_out_images"]
+    assert np.trace(shown["knn_confusion"]) / shown["knn_confusion"].sum() == result["knn_accuracy"]
 
 
 def test_pictures_without_labels_go_to_a_report_with_rank_and_spectrum(tmp_path, data_dir):
@@ -62,8 +71,10 @@ def test_pictures_without_labels_go_to_a_report_with_rank_and_spectrum(tmp_path,
     result = pretrain(config_for(folder, data_dir), tmp_path / "run")
     assert result["effective_rank"] > 1
     assert "knn_accuracy" not in result
-    with np.load(tmp_path / "run" / "report.npz") as arrays:
-        assert len(arrays["singular_values"]) == 12
+    shown = read_arrays(tmp_path / "run" / "report.npz")
+    assert len(shown["singular_values"]) == 12
+    assert {"sample_views", "neighbor_images", "map_points", "dimension_images"} <= set(shown)
+    assert {"class_names", "knn_confusion"}.isdisjoint(shown)
     assert (tmp_path / "run" / "report.html").exists()
 
 
@@ -106,3 +117,14 @@ def test_an_evaluation_of_held_out_pictures_says_how_many(tmp_path, data_dir):
     config = config_for(pictures(tmp_path / "pictures", classes(10)), data_dir)
     values = OnlineEvaluator(config)(init_state(config))
     assert set(values) == {"effective_rank", "knn_accuracy", "held_out_images"}
+
+
+@pytest.mark.parametrize(
+    ("every_epochs", "least_times", "steps"),
+    [(0, 0, [40]), (2, 0, [20, 40]), (0, 3, [14, 28, 40]), (2, 4, [10, 20, 30, 40]), (1, 2, [10, 20, 30, 40])],
+)
+def test_short_runs_can_ask_for_a_number_of_evaluations(every_epochs, least_times, steps):
+    overrides = {"eval.every_epochs": str(every_epochs), "eval.least_times": str(least_times)}
+    monitor = Monitor(tiny_config(overrides), lambda state: {})
+    due = [step for step in range(1, 41) if monitor.due(step, steps_per_epoch=10, total_steps=40)]
+    assert due == steps

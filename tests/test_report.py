@@ -12,19 +12,27 @@ from metamask_jax.config import default_config, to_json
 from metamask_jax.reporting import plots
 from metamask_jax.reporting.report import write_report
 
+PICTURES = ["Pictures and their views", "Nearest neighbours", "What dimensions respond to"]
 TITLES = [
-    "Losses",
+    "Pictures and their views",
     "Nearest neighbours",
-    "Learning rate",
+    "Accuracy while training",
+    "Map of the features",
+    "Which classes are confused",
+    "What dimensions respond to",
     "Mask at the end",
     "Mask while training",
     "Meta-gradient",
+    "Losses",
+    "Learning rate",
     "Network gradient",
     "Feature spectrum",
     "Correlation",
     "Feature spread",
     "Effective rank",
 ]
+LOGGED = {"Losses", "Accuracy while training", "Learning rate", "Meta-gradient", "Network gradient"}
+LOGGED |= {"Feature spread", "Effective rank"}
 
 
 METRICS = ["loss", "loss_drr", "loss_method", "loss_outer", "feature_std", "gradient_norm", "learning_rate"]
@@ -43,20 +51,46 @@ def write_config(folder: pathlib.Path) -> None:
 
 def write_result(folder: pathlib.Path) -> None:
     table = [{"name": "raw pixels", "knn": 0.25, "linear": 0.3}, {"name": "Meta<Mask>", "knn": 0.625, "linear": None}]
-    (folder / "result.json").write_text(json.dumps({"knn_accuracy": 0.625, "linear_accuracy": 0.75, "table": table}))
+    numbers = {"knn_accuracy": 0.7, "linear_accuracy": 0.75, "knn_accuracy_before": 0.375, "effective_rank_before": 3.5}
+    (folder / "result.json").write_text(json.dumps(numbers | {"table": table}))
+
+
+def arrays() -> dict[str, np.ndarray]:
+    """What a run with three classes leaves for its report."""
+    random = np.random.default_rng(0)
+    h = random.normal(size=(50, 16))
+
+    def pictures(*shape: int) -> np.ndarray:
+        return random.integers(0, 256, (*shape, 8, 8, 3), np.uint8)
+
+    return {
+        "mask_steps": np.arange(5),
+        "mask_trajectory": random.uniform(size=(5, 16)),
+        "mask_final": np.arange(16) / 16,
+        "singular_values": np.linalg.svd(h, compute_uv=False),
+        "correlation": np.corrcoef(h.T),
+        "class_names": np.array(["ant", "b<e>e", "cat"]),
+        "sample_images": pictures(2),
+        "sample_views": pictures(3, 2),
+        "query_images": pictures(2),
+        "query_labels": np.array([0, 1]),
+        "neighbor_images": pictures(2, 3),
+        "neighbor_labels": np.array([[0, 0, 2], [1, 0, 1]]),
+        "neighbor_similarity": random.uniform(size=(2, 3)),
+        "map_points": h[:, :2],
+        "map_labels": np.arange(50) % 3,
+        "map_shares": np.array([0.5, 0.25]),
+        "dimension_indices": np.array([15, 0]),
+        "dimension_images": pictures(2, 4),
+        "dimension_labels": np.array([[2, 2, 2, 1], [0, 1, 2, 0]]),
+        "dimension_spread": np.array([0.5, 0.0]),
+        "knn_confusion": np.array([[6, 2, 2], [1, 8, 1], [3, 3, 14]]),
+        "knn_interval": np.array([0.55, 0.82]),
+    }
 
 
 def write_arrays(folder: pathlib.Path) -> None:
-    random = np.random.default_rng(0)
-    h = random.normal(size=(50, 16))
-    np.savez(
-        folder / "report.npz",
-        mask_steps=np.arange(5),
-        mask_trajectory=random.uniform(size=(5, 16)),
-        mask_final=random.uniform(size=16),
-        singular_values=np.linalg.svd(h, compute_uv=False),
-        correlation=np.corrcoef(h.T),
-    )
+    np.savez(folder / "report.npz", **arrays())
 
 
 PARTS = {
@@ -80,7 +114,7 @@ class Page(HTMLParser):
         assert self._open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.references += [value or "" for name, value in attrs if name in ("src", "href")]
+        self.references += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
         if tag not in ("meta", "img"):
             self._open.append(tag)
 
@@ -88,7 +122,7 @@ class Page(HTMLParser):
         assert self._open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] == "h2":
+        if self._open and self._open[-1] == "h3":
             self.headings.append(data)
         if "style" not in self._open and data.strip():
             self.text.append(data.strip())
@@ -118,7 +152,8 @@ def test_report_shows_every_part_of_a_run(report: pathlib.Path) -> None:
     page = Page(report)
     assert page.headings == ["Test accuracy", *TITLES]
     assert page.after("MetaMask run") == "a<b>"
-    assert page.after("kNN accuracy") == "62.5 %"  # the result's, not the last logged
+    assert page.after("kNN accuracy") == "70.0 %"  # the result's, not the last logged
+    assert {"95 %: 55.0 to 82.0", "before training 37.5 %", "chance 50.0 %", "before training 3.5"} <= set(page.text)
     assert page.after("Linear accuracy") == "75.0 %"
     assert page.after("Effective rank") == "7.2"
     assert page.after("Steps") == "12"
@@ -127,11 +162,43 @@ def test_report_shows_every_part_of_a_run(report: pathlib.Path) -> None:
 
 
 def test_report_needs_no_other_file(report: pathlib.Path) -> None:
-    references = Page(report).references
-    assert len(references) == len(TITLES) + 2  # the losses are three pictures
-    assert all(reference.startswith("data:image/svg+xml;base64,") for reference in references)
-    assert not re.search(r"url\(|@import|<script|<link", report.read_text())
+    references = [reference for reference in Page(report).references if not reference.startswith("#")]
+    assert len(references) >= 2 + 6 + 2 + 6 + 8  # pictures and views, queries and neighbours, two dimensions
+    assert all(reference.startswith("data:image/") for reference in references)
+    assert not re.search(r"@import|<script|<link|url\((?!#)", report.read_text())
     assert {path.name for path in report.parent.iterdir()} == {*PARTS, "report.html"}
+
+
+def test_plots_follow_the_page_into_the_dark(report: pathlib.Path) -> None:
+    text = report.read_text()
+    assert "@media (prefers-color-scheme: dark)" in text
+    plots_only = "".join(re.findall(r"(?s)<svg.*?</svg>", text))
+    assert plots_only.count("<svg") == len(TITLES) - len(PICTURES) + 2  # the losses are three plots
+    assert "var(--ink)" in plots_only
+    assert "var(--grid)" in plots_only
+    assert not re.search(r"(?i)#ffffff|#334155|: *white", plots_only)  # of a light page
+
+
+def test_pictures_say_what_they_show(report: pathlib.Path) -> None:
+    text = report.read_text()
+    assert 'class="thumb exact other" alt="cat, similarity' in text  # a neighbour of another class is framed
+    page = Page(report)
+    assert any("4 of these 6 neighbours are of the same class" in line for line in page.text)
+    assert page.after("#15") == "· 0.938"
+    assert page.after("· 0.938") == "3 of 4 cat"
+    assert page.after("· 0") == "constant"
+
+
+def test_without_labels_there_is_no_talk_of_classes(tmp_path: pathlib.Path) -> None:
+    kept = {
+        key: value for key, value in arrays().items() if key not in ("class_names", "knn_confusion", "knn_interval")
+    }
+    kept |= {key: np.full_like(kept[key], -1) for key in kept if key.endswith("_labels")}
+    np.savez(tmp_path / "report.npz", **kept)
+    page = Page(write_report(tmp_path))
+    assert set(PICTURES) | {"Map of the features"} <= set(page.headings)
+    assert "Which classes are confused" not in page.headings
+    assert not any("of the same class" in line or "coloured by class" in line for line in page.text)
 
 
 def test_report_of_the_same_run_is_the_same(report: pathlib.Path) -> None:
@@ -144,9 +211,9 @@ def test_report_of_the_same_run_is_the_same(report: pathlib.Path) -> None:
     ("missing", "lost"),
     [
         ("config.json", set()),
-        ("metrics.jsonl", {*TITLES[:3], "Meta-gradient", "Network gradient", "Feature spread", "Effective rank"}),
+        ("metrics.jsonl", LOGGED),
         ("result.json", {"Test accuracy"}),
-        ("report.npz", {"Mask at the end", "Mask while training", "Feature spectrum", "Correlation"}),
+        ("report.npz", {*TITLES} - LOGGED),
     ],
 )
 def test_a_missing_file_leaves_out_its_own_part_only(tmp_path: pathlib.Path, missing: str, lost: set[str]) -> None:
@@ -171,7 +238,7 @@ def test_a_damaged_file_is_named_and_the_rest_shown(tmp_path: pathlib.Path, dama
 def test_an_evaluation_gets_a_table_of_its_own(tmp_path: pathlib.Path) -> None:
     data = {"dataset": "cifar10", "train_size": 5000, "step": 7, "seed": 0}
     results = [
-        {"protocol": "linear", "features": "h", "top1": 0.5} | data,
+        {"protocol": "linear", "features": "h", "top1": 0.5, "interval": [0.4, 0.625], "top5": 0.9} | data,
         {"protocol": "linear", "features": "h*m", "top1": 0.25} | data,
         {"protocol": "finetune", "features": "h", "top1": 0.75} | data,
     ]
@@ -179,8 +246,15 @@ def test_an_evaluation_gets_a_table_of_its_own(tmp_path: pathlib.Path) -> None:
     page = Page(write_report(tmp_path))
     assert page.headings == ["Evaluation, top-1"]
     start = page.text.index("linear · cifar10, 5000 images · step 7")
-    assert page.text[start + 1 : start + 6] == [
-        *("50.0 %", "25.0 %", "finetune · cifar10, 5000 images · step 7", "75.0 %", "\N{EM DASH}")
+    assert page.text[start + 1 : start + 7] == [
+        *(
+            "50.0 %",
+            "40.0 to 62.5 · top-5 90.0 %",
+            "25.0 %",
+            "finetune · cifar10, 5000 images · step 7",
+            "75.0 %",
+            "\N{EM DASH}",
+        )
     ]
     (tmp_path / "evaluation.json").write_text('{"results": [{"protocol": "linear"}]}')
     page = Page(write_report(tmp_path))

@@ -6,21 +6,18 @@
 It shows the very examples and draws of a training step. Colours are those before normalisation and conversion to Lab.
 """
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
 
-from metamask_jax.augment import PRESETS, example_keys, make_augmentation
+from metamask_jax.augment import PRESETS
 from metamask_jax.cli.common import OVERRIDES, Parser, guarded, path_name, set_up_process, split_overrides, whole_number
 from metamask_jax.config import apply_overrides, default_config, load_config
-from metamask_jax.data.loader import batches
-from metamask_jax.data.sources import open_configured
 from metamask_jax.errors import ConfigError
+from metamask_jax.evaluate.samples import draw_samples
 from metamask_jax.training.registry import validate
 
 _CELL = 96  # least side of a picture in the grid
@@ -47,20 +44,8 @@ def preview(config: ConfigDict, *, step: int, examples: int) -> np.ndarray:
     Returns:
       uint8 `[height, width, 3]`: one row per example, the original and then its views.
     """
-    data, seed = config.data, config.train.seed
-    source = open_configured(data, split="pretrain")
-    batch_size = max(examples, min(config.train.batch_size, len(source)))
-    run = batches(source, seed=seed, start_step=step, batch_size=batch_size, process_index=0, process_count=1)
-    batch = next(run)
-    specs = [
-        dataclasses.replace(spec, color_space="rgb", mean=(0.0,) * 3, std=(1.0,) * 3)
-        for spec in PRESETS[data.augmentation](data.image_size)
-    ]
-    augment = jax.jit(make_augmentation(specs, image_size=data.image_size, views=data.views))
-    views = augment(batch.images[:examples], example_keys(seed, step, batch.positions[:examples]))
-    originals, _ = source.gather(np.asarray(batch.indices[:examples]))
-    pixels = np.round(np.asarray(views) * 255).astype(np.uint8)
-    return draw_grid([list(originals), *map(list, pixels)])
+    originals, views = draw_samples(config, step=step, examples=examples)
+    return draw_grid([list(originals), *map(list, views)])
 
 
 def draw_grid(columns: Sequence[Sequence[np.ndarray]]) -> np.ndarray:

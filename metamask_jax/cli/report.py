@@ -1,6 +1,7 @@
-"""Writes report.html of a run anew, from what its workdir has.
+"""Writes report.html of a run anew, from what its workdir has, or one page that compares several runs.
 
 metamask-report --workdir runs/cifar10
+metamask-report --compare runs/base runs/mask --out comparison.html
 """
 
 import pathlib
@@ -12,18 +13,28 @@ from metamask_jax.errors import ConfigError
 
 
 def _report(arguments: Sequence[str]) -> int:
-    parser = Parser("Writes report.html of a run anew, from what its workdir has.")
-    parser.add_argument("--workdir", type=path_name, required=True, help="of the run, finished or not")
-    workdir = pathlib.Path(parser.read(arguments).workdir)
-    if not (workdir / "config.json").is_file():
-        raise ConfigError(f"--workdir {workdir} has no config.json; expected the folder of a run")
+    parser = Parser("Writes report.html of a run anew, from what its workdir has, or one page about several runs.")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--workdir", type=path_name, help="of the run, finished or not")
+    what.add_argument("--compare", nargs="+", type=path_name, metavar="DIR", help="working directories of several runs")
+    parser.add_argument(
+        "--out", type=path_name, default="comparison.html", help="where the comparison is written (%(default)s)"
+    )
+    flags = parser.read(arguments)
+    folders = [pathlib.Path(name) for name in flags.compare or [flags.workdir]]
+    flag = "--compare" if flags.compare else "--workdir"
+    for folder in folders:
+        if not (folder / "config.json").is_file():
+            raise ConfigError(f"{flag} {folder} has no config.json; expected the folder of a run")
 
+    from metamask_jax.reporting.compare import write_comparison
     from metamask_jax.reporting.report import write_report
 
     try:
-        print(f"wrote {write_report(workdir)}")
+        print(f"wrote {write_comparison(folders, flags.out) if flags.compare else write_report(folders[0])}")
     except OSError as error:
-        raise ConfigError(f"--workdir {workdir}; expected a folder that can be written, but: {error}") from error
+        where = f"--out {flags.out}" if flags.compare else f"--workdir {flags.workdir}"
+        raise ConfigError(f"{where}; expected a place that can be written, but: {error}") from error
     return 0
 
 

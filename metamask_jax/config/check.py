@@ -143,6 +143,7 @@ _RANGES = {
     "data.small_views": _whole(0, 64),
     "data.prefetch method.iterations meta.neumann_terms": _whole(1, 1000),
     "eval.every_epochs": _whole(0, 10**6),
+    "eval.least_times": _whole(0, 1000),
     "train.seed": _Range(lambda x: 0 <= x < 2**31, "a whole number in [0, 2**31)"),
     "method.head loss.drr_head": _Range(
         lambda widths: 1 <= len(widths) <= _LAYERS and all(1 <= width <= _UNITS for width in widths),

@@ -151,6 +151,7 @@ def default_config() -> ConfigDict:
     config.eval = ConfigDict(
         {
             "every_epochs": 10,  # 0: at the end only
+            "least_times": 0,  # evaluations over a run of so few epochs that there would be fewer
             "k": 5,
             "temperature": 1.0,
             "masked": True,  # on features times mask

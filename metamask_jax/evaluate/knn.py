@@ -155,12 +155,24 @@ def knn_scores(
         raise ValueError(f"train_labels {labels.min()} to {labels.max()}; expected 0 to {num_classes - 1}")
     if temperature is not None and temperature <= 0:
         raise ValueError(f"{temperature=}; expected a number > 0, or None for votes of one")
-    similarity, indices = nearest_neighbors(train_h, test_h, k=k, metric=metric, weights=weights)
-    labels = gathered(labels)
+    found = nearest_neighbors(train_h, test_h, k=k, metric=metric, weights=weights)
+    return votes(found, gathered(labels), temperature=temperature, num_classes=num_classes)
+
+
+def votes(neighbors: Neighbors, train_labels: np.ndarray, *, temperature: float | None, num_classes: int) -> np.ndarray:
+    """Votes float32 [test, num_classes] of neighbours that are known already.
+
+    Args:
+      neighbors: of test rows.
+      train_labels: int, of the training rows of all processes.
+      temperature: as for `knn_scores`.
+      num_classes: likewise.
+    """
+    similarity, indices = map(np.asarray, neighbors)
     # Relative to the nearest: what cannot change the winner cannot overflow either.
-    votes = np.ones_like(similarity) if temperature is None else np.exp((similarity - similarity[:, :1]) / temperature)
-    scores = np.zeros((len(test_h), num_classes), np.float32)
-    np.add.at(scores, (np.arange(len(test_h))[:, None], labels[indices]), votes)
+    share = np.ones_like(similarity) if temperature is None else np.exp((similarity - similarity[:, :1]) / temperature)
+    scores = np.zeros((len(indices), num_classes), np.float32)
+    np.add.at(scores, (np.arange(len(indices))[:, None], np.asarray(train_labels)[indices]), share)
     return scores
 
 

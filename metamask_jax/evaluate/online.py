@@ -4,7 +4,7 @@ import logging
 import os
 import pathlib
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,8 +15,11 @@ from metamask_jax.core.mask import mask_weights
 from metamask_jax.data.sources import Source
 from metamask_jax.data.splits import Splits, configured_splits
 from metamask_jax.errors import ConfigError, DataError
+from metamask_jax.evaluate import gallery
 from metamask_jax.evaluate.features import extract_source, make_extractor
-from metamask_jax.evaluate.knn import knn_accuracy
+from metamask_jax.evaluate.knn import Neighbors, nearest_neighbors, votes
+from metamask_jax.evaluate.metrics import confusion_matrix, top_k_accuracy
+from metamask_jax.evaluate.samples import draw_samples
 from metamask_jax.evaluate.sharding import gathered, share_of, total
 from metamask_jax.evaluate.spectrum import cross_correlation, effective_rank, singular_values
 from metamask_jax.training import loop
@@ -24,8 +27,9 @@ from metamask_jax.training.registry import Registry
 from metamask_jax.training.state import TrainState
 
 _log = logging.getLogger(__name__)
-_SPECTRUM_IMAGES = 2048  # enough for a spectrum
+_FEW = 2048  # test pictures: enough for a spectrum and what the report shows
 _LEAST_IMAGES = 2  # one has no spread
+_SAMPLES = 6  # training pictures that the report shows with their views
 _LABEL_USERS = {"method.name": "supervised", "meta.outer": "labels"}  # what learns from the labels of the set
 
 
@@ -66,14 +70,44 @@ def pretrain(
     return result
 
 
+class _Votes(NamedTuple):
+    """What nearest neighbours tell; the same on all processes.
+
+    Attributes:
+      neighbors: of the first test pictures, among the training pictures.
+      confusion: counts [class, predicted class] over all test pictures.
+      among_five: how many of them have their class among the five with the most votes; None with so few classes.
+    """
+
+    neighbors: Neighbors
+    confusion: np.ndarray
+    among_five: int | None
+
+
+class _Seen(NamedTuple):
+    """What is kept of an evaluation for the report; the same on all processes.
+
+    Attributes:
+      h: features [few, dim] of the first test pictures, not masked.
+      labels: int [few].
+      weights: of the mask [dim].
+      votes: None without labels.
+    """
+
+    h: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+    votes: _Votes | None
+
+
 class OnlineEvaluator:
     """Judges the features of a state by the labelled pictures of the training data, or where there are none by rank."""
 
     def __init__(self, config: ConfigDict, registry: Registry | None = None) -> None:
         """Opens nothing yet; `check` does."""
-        self._config = config
+        self._config, self._registry = config, registry
         self._extract = make_extractor(config, registry=registry)
-        self._judged: np.ndarray | None = None  # the features whose spectrum was looked at last
+        self._seen: _Seen | None = None
 
     def check(self) -> None:
         """Refuses what could not be evaluated, before the first step is taken; says what is not as usual.
@@ -111,28 +145,57 @@ class OnlineEvaluator:
         the work and get the same values.
         """
         train, test = self.splits
-        test_features, test_labels = self.features(state, test)
-        first = max(0, _SPECTRUM_IMAGES - share_of(len(test_features)).start)
-        self._judged = gathered(test_features[:first])
-        values = {"effective_rank": float(effective_rank(self._judged))}
-        if self._opened.labelled and not total(np.array([np.count_nonzero(test_labels < 0)])).any():
-            values["knn_accuracy"] = knn_accuracy(
-                *self.features(state, train),
-                test_features,
-                test_labels,
-                k=self._config.eval.k,
-                temperature=self._config.eval.temperature,
-                num_classes=train.num_classes,
-            )
+        own, own_labels = self._unmasked(state, test)
+        weights = self._weights(state)
+        first = max(0, _FEW - share_of(len(own)).start)
+        h, labels = gathered(own[:first]), gathered(own_labels[:first])
+        values = {"effective_rank": float(effective_rank(self._masked(h, weights)))}
+        voted = None
+        if self._opened.labelled and not total([np.count_nonzero(own_labels < 0)]).any():
+            voted = self._vote(state, self._masked(own, weights), own_labels, first)
+            values["knn_accuracy"] = float(np.trace(voted.confusion) / voted.confusion.sum())
             if self._opened.held_out:
                 values["held_out_images"] = len(test)
+        self._seen = _Seen(h, labels, weights, voted)
         return values
 
+    def _vote(self, state: TrainState, own: np.ndarray, own_labels: np.ndarray, first: int) -> _Votes:
+        """Lets the nearest training pictures vote on this process's test pictures, whose masked features are `own`."""
+        train, settings = self.splits[0], self._config.eval
+        train_h, train_labels = self.features(state, train)
+        found = nearest_neighbors(train_h, own, k=settings.k, metric="cosine")
+        classes = train.num_classes
+        scores = votes(found, gathered(train_labels), temperature=settings.temperature, num_classes=classes)
+        among_five = top_k_accuracy(scores, own_labels, k=5) * len(own) if len(own) else 0.0
+        few = (gathered(np.asarray(part)[:first, : gallery.NEIGHBORS]) for part in found)
+        return _Votes(
+            Neighbors(*few),
+            total(confusion_matrix(scores.argmax(axis=1), own_labels, num_classes=classes)),
+            round(float(total([among_five])[0])) if classes > 5 else None,
+        )
+
     def arrays(self) -> dict[str, np.ndarray]:
-        """Spectrum and correlations of the features last evaluated, for the report."""
-        if (h := self._judged) is None:
+        """What the report shows of the features last evaluated: spectrum, correlations, and `evaluate.gallery`."""
+        if (seen := self._seen) is None:
             return {}
-        return {"singular_values": np.asarray(singular_values(h)), "correlation": np.asarray(cross_correlation(h))}
+        train, test = self.splits
+        masked, rows = self._masked(seen.h, seen.weights), gallery.query_rows(seen.labels)
+        if seen.votes is None:
+            shown = gallery.neighbor_arrays(gallery.neighbors_within(masked, rows), rows, test, test)
+        else:
+            neighbors = Neighbors(*(np.asarray(part)[rows] for part in seen.votes.neighbors))
+            shown = gallery.neighbor_arrays(neighbors, rows, test, train)
+            shown |= gallery.accuracy_arrays(seen.votes.confusion, seen.votes.among_five, test.class_names)
+        examples = min(_SAMPLES, self._config.train.batch_size)
+        samples = draw_samples(self._config, step=0, examples=examples, registry=self._registry)
+        return {
+            "singular_values": np.asarray(singular_values(masked)),
+            "correlation": np.asarray(cross_correlation(masked)),
+            **gallery.sample_arrays(samples),
+            **shown,
+            **gallery.map_arrays(masked, seen.labels),
+            **gallery.dimension_arrays(seen.h, seen.labels, seen.weights, test),
+        }
 
     @cached_property
     def splits(self) -> tuple[Source, Source]:
@@ -146,7 +209,14 @@ class OnlineEvaluator:
 
     def features(self, state: TrainState, source: Source) -> tuple[np.ndarray, np.ndarray]:
         """Features [n, dim] and labels [n] of this process's part of a split, masked if the configuration says so."""
-        h, labels = extract_source(self._extract, state.params, state.batch_stats, source)
-        if self._config.eval.masked:
-            h = h * np.asarray(mask_weights(state.mask, activation=self._config.mask.activation))
-        return h, labels
+        h, labels = self._unmasked(state, source)
+        return self._masked(h, self._weights(state)), labels
+
+    def _unmasked(self, state: TrainState, source: Source) -> tuple[np.ndarray, np.ndarray]:
+        return extract_source(self._extract, state.params, state.batch_stats, source)
+
+    def _masked(self, h: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        return h * weights if self._config.eval.masked else h
+
+    def _weights(self, state: TrainState) -> np.ndarray:
+        return np.asarray(mask_weights(state.mask, activation=self._config.mask.activation))

@@ -1,6 +1,11 @@
-"""Plots of arrays in one style, as Matplotlib figures. Matplotlib is imported when the first is drawn."""
+"""Plots of arrays in one style, as Matplotlib figures. Matplotlib is imported when the first is drawn.
+
+On a page their ink, lines and background are the page's own (`to_svg`), so that they are as legible on a dark one.
+"""
 
 import io
+import itertools
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,19 +24,35 @@ class Curve(NamedTuple):
 
 
 BLUE, ORANGE, TEAL, VIOLET, SLATE = "#2563eb", "#ea580c", "#0d9488", "#7c3aed", "#64748b"
-INK, _LINE, _GRID = "#334155", "#cbd5e1", "#eef2f7"
+INK, _LINE, _GRID, _SHEET = "#334155", "#cbd5e1", "#eef2f7", "#fefefe"
+_OF_THE_PAGE = {INK: "--ink", _LINE: "--rule", _GRID: "--grid", _SHEET: "--sheet"}
+CATEGORIES = (BLUE, ORANGE, TEAL, VIOLET, "#db2777", "#ca8a04", "#65a30d", "#0891b2", "#dc2626", "#78716c")
 WIDTH, NARROW = 5.6, 4.2  # inches, of a figure in two columns and in three
 _SMOOTH = 120  # a longer curve is drawn with its running mean
 
 
 def to_svg(figure: "Figure") -> str:
-    """The figure as SVG text, the same for the same figure."""
+    """The figure as an SVG element for a page, the same for the same figure.
+
+    What is neither data nor colour scale takes its colours from the page's style: `--ink`, `--rule`, `--grid` and
+    `--sheet`. Texts are texts in the page's own font.
+    """
     import matplotlib
 
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "metamask_jax"}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    figure.patch.set_alpha(0.0)
+    for axis in figure.axes:
+        axis.patch.set_alpha(0.0)
+    with matplotlib.rc_context({"svg.hashsalt": "metamask_jax", "svg.fonttype": "none"}):
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'^<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" role="img">', svg)
+    svg = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--font)", svg)
+    for color, variable in _OF_THE_PAGE.items():
+        svg = svg.replace(color, f"var({variable})")
+    return svg
 
 
 def to_png(figure: "Figure") -> bytes:
@@ -62,11 +83,21 @@ def curves(panel: Mapping[str, tuple[Curve, str]], *, label: str, log: bool, wid
     return figure
 
 
-def knn_curve(curve: Curve, *, references: Mapping[str, float]) -> "Figure":
-    """Accuracy in percent over steps, with horizontal lines for what to compare it with."""
+def knn_curve(curve: Curve, *, references: Mapping[str, float], interval: np.ndarray | None = None) -> "Figure":
+    """Accuracy in percent over steps, with horizontal lines for what to compare it with.
+
+    Args:
+      curve: of the accuracy in [0, 1].
+      references: other accuracies in [0, 1] by name.
+      interval: in which the last accuracy of the curve lies [2], if known.
+    """
     figure, axis = new_figure(WIDTH)
     axis.plot(curve.steps, 100 * curve.values, color=BLUE, linewidth=1.8, marker="o", markersize=4, label="this run")
-    for (name, value), dashes in zip(references.items(), ("--", ":", "-.", (0, (1, 3))), strict=False):
+    if interval is not None and interval[0] <= curve.values[-1] <= interval[1]:
+        middle = 50 * (interval[0] + interval[1])
+        error = 50 * (interval[1] - interval[0])
+        axis.errorbar(curve.steps[-1:], [middle], yerr=error, color=BLUE, capsize=4, linewidth=1.4, linestyle="none")
+    for (name, value), dashes in zip(references.items(), ("--", ":", "-.", (0, (1, 3)), (0, (6, 3))), strict=False):
         axis.axhline(100 * value, color=SLATE, linewidth=1.2, linestyle=dashes, label=name)
     axis.set_xlim(left=0)  # a single point would get an arbitrary axis
     style(axis, "step", "kNN accuracy (%)")
@@ -75,12 +106,26 @@ def knn_curve(curve: Curve, *, references: Mapping[str, float]) -> "Figure":
     return figure
 
 
+def overlay(curves: Mapping[str, Curve], *, xlabel: str, ylabel: str, log: bool = False) -> "Figure":
+    """The same curve of several runs, by name, in the order of `CATEGORIES`."""
+    figure, axis = new_figure(WIDTH)
+    for (name, (steps, values)), color in zip(curves.items(), itertools.cycle(CATEGORIES), strict=False):
+        shown = values > 0 if log else np.ones(len(values), bool)
+        _draw(axis, steps[shown], values[shown], color=color, label=name)
+    if log:
+        axis.set_yscale("log")
+    style(axis, xlabel, ylabel)
+    legend(axis)
+    return figure
+
+
 def mask_histogram(weights: np.ndarray) -> "Figure":
     """Distribution of the mask's weights [dim] and their mean."""
     figure, axis = new_figure(WIDTH)
-    axis.hist(weights, bins=_bin_edges(weights), color=VIOLET, alpha=0.85, edgecolor="white")
+    axis.hist(weights, bins=_bin_edges(weights), color=VIOLET, alpha=0.85, edgecolor=_SHEET)
     axis.axvline(float(weights.mean()), color=INK, linewidth=1.2, linestyle="--", label=f"mean {weights.mean():.4g}")
     axis.locator_params(axis="y", integer=True)
+    axis.ticklabel_format(axis="x", useOffset=False)
     style(axis, "mask weight", "dimensions")
     legend(axis)
     return figure
@@ -89,7 +134,7 @@ def mask_histogram(weights: np.ndarray) -> "Figure":
 def _bin_edges(weights: np.ndarray) -> list[float]:
     """Edges of a histogram's bins, wide enough to be told apart where the weights are nearly equal."""
     low, high = float(weights.min()), float(weights.max())
-    least = 1e-4 * max(abs(low), abs(high), 1e-3)  # of the range: a mask that has hardly moved is one bar, not noise
+    least = 0.02 * max(abs(low), abs(high), 1e-3)  # of the range: a mask that has hardly moved is one bar, not noise
     margin = max(0.0, least - (high - low)) / 2
     edges: list[float] = np.linspace(low - margin, high + margin, 1 + min(40, max(10, len(weights) // 8))).tolist()
     return edges
@@ -108,28 +153,6 @@ def mask_trajectory(steps: np.ndarray, trajectory: np.ndarray) -> "Figure":
     style(axis, "step", "mask weight")
     legend(axis)
     return figure
-
-
-def feature_spectrum(values: np.ndarray) -> "Figure":
-    """Singular values [dim], the largest first, as shares of the largest, and the effective rank they give."""
-    figure, axis = new_figure(WIDTH)
-    parts = values[values > 0] / values.sum()
-    effective_rank = np.exp(-np.sum(parts * np.log(parts)))
-    shares = values / max(values[0], np.finfo(values.dtype).tiny)
-    positive = shares > 1e-12
-    axis.plot(np.arange(1, len(values) + 1)[positive], shares[positive], color=TEAL, linewidth=1.8)
-    axis.axvline(effective_rank, color=INK, linewidth=1.2, linestyle="--", label=f"effective rank {effective_rank:.1f}")
-    axis.set_yscale("log")
-    style(axis, "index of singular value", "singular value / largest")
-    legend(axis)
-    return figure
-
-
-def correlation(matrix: np.ndarray) -> "Figure":
-    """Heat map of a correlation matrix [dim, dim]."""
-    return heat_map(
-        matrix, limits=(-1.0, 1.0), label="correlation", xlabel="feature dimension", ylabel="feature dimension"
-    )
 
 
 def heat_map(

@@ -10,11 +10,9 @@ import numpy as np
 from metamask_jax.config import flatten
 from metamask_jax.core.storage import read_json_lines
 from metamask_jax.errors import one_line
+from metamask_jax.reporting.arrays import LARGEST, read_arrays
 from metamask_jax.reporting.run_plots import Curve, LoggedRun
 from metamask_jax.reporting.tables import report_rows
-
-_LARGEST = 1e30  # of a number that is drawn or printed
-_AXES = {"mask_final": 1, "mask_steps": 1, "mask_trajectory": 2, "singular_values": 1, "correlation": 2}
 
 
 def read_run(folder: pathlib.Path) -> LoggedRun:
@@ -35,7 +33,7 @@ def read_run(folder: pathlib.Path) -> LoggedRun:
         config=read("config.json", lambda path: flatten(_object(path))),
         curves=read("metrics.jsonl", _curves),
         result=read("result.json", _result),
-        arrays=read("report.npz", _arrays),
+        arrays=read("report.npz", read_arrays),
         evaluation=read("evaluation.json", _evaluation),
         notes=notes,
     )
@@ -50,7 +48,7 @@ def _object(path: pathlib.Path) -> dict[str, Any]:
 
 def _is_number(value: Any) -> bool:
     """Whether it can be drawn and printed; NaN is not smaller than anything."""
-    return isinstance(value, int | float) and abs(value) < _LARGEST
+    return isinstance(value, int | float) and abs(value) < LARGEST
 
 
 def _curves(path: pathlib.Path) -> dict[str, Curve]:
@@ -79,28 +77,20 @@ def _is_row(row: Any) -> bool:
     )
 
 
-def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Every array that can be drawn: not empty, of finite numbers, and of the shape that goes with its name."""
-    with np.load(path, allow_pickle=False) as file:
-        found = {key: values for key, values in file.items() if values.size}
-    numbers = {key: values for key, values in found.items() if values.dtype.kind in "fiu"}
-    known = {
-        key: values
-        for key, values in numbers.items()
-        if values.ndim == _AXES.get(key, values.ndim) and (np.abs(values) < _LARGEST).all()
-    }
-    unequal = len(known.get("mask_steps", ())) != len(known.get("mask_trajectory", ()))
-    square = "correlation" in known and len(set(known["correlation"].shape)) == 1 and len(known["correlation"]) > 1
-    zero = "singular_values" in known and not (known["singular_values"] > 0).any()
-    unfit = {"mask_steps" if unequal else "", "" if square else "correlation", "singular_values" if zero else ""}
-    return {key: values for key, values in known.items() if key not in unfit}
-
-
 def _evaluation(path: pathlib.Path) -> dict[str, Any]:
     try:
         rows = report_rows(_object(path)["results"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no results of an evaluation ({error!r})") from error
-    if not all(map(_is_row, rows)):
+    if not all(_is_row({key: _accuracy(value) for key, value in row.items()}) for row in rows):
         raise ValueError("no results of an evaluation (an accuracy is no number)")
     return {"rows": rows}
+
+
+def _accuracy(value: Any) -> Any:
+    """The accuracy of an entry whose other numbers are numbers, too; a remark as it is."""
+    if not isinstance(value, dict):
+        return value
+    interval, top5 = value["interval"], value["top5"]
+    good = interval is None or (isinstance(interval, list) and len(interval) == 2 and all(map(_is_number, interval)))
+    return value["top1"] if good and (top5 is None or _is_number(top5)) else []

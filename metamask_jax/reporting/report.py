@@ -4,18 +4,17 @@ It shows what a workdir has: `config.json`, `metrics.jsonl`, `result.json`, `rep
 any may be missing.
 """
 
-import base64
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from html import escape
 from typing import Any
 
 from metamask_jax.core.storage import write_atomically
-from metamask_jax.reporting.page import PAGE
+from metamask_jax.reporting import gallery, run_plots
+from metamask_jax.reporting.page import figure_panel, page, section
 from metamask_jax.reporting.read import read_run
-from metamask_jax.reporting.run_plots import LoggedRun, Plot, make_plots
-from metamask_jax.version import __version__
+from metamask_jax.reporting.run_plots import LoggedRun, Plot
 
 
 def write_report(workdir: str | os.PathLike[str]) -> pathlib.Path:
@@ -37,31 +36,45 @@ def write_report(workdir: str | os.PathLike[str]) -> pathlib.Path:
 
 def render(run: LoggedRun) -> str:
     """The report's HTML."""
-    figures = "".join(map(_figure, make_plots(run)))
-    blocks = [
-        *(f'<p class="note">{escape(note)}</p>' for note in run.notes),
-        _cards(run) or '<p class="note">Nothing was logged yet.</p>',
-        _table("Test accuracy", run.result.get("table", [])),
-        _table("Evaluation, top-1", run.evaluation.get("rows", [])),
-        f'<section class="plots">{figures}</section>' if figures else "",
-        _config(run.config),
-    ]
-    names = ("data.name", "encoder.name", "method.name", "meta.estimator")
-    return PAGE.format(
-        name=escape(run.name),
-        summary=escape(" · ".join(str(run.config[key]) for key in names if key in run.config)),
-        body="\n".join(filter(None, blocks)),
-        version=escape(__version__),
+    arrays = run.arrays
+    return page(
+        kind="MetaMask run",
+        name=run.name,
+        summary=summary(run.config),
+        blocks=[
+            *(f'<p class="note">{escape(note)}</p>' for note in run.notes),
+            _cards(run) or '<p class="note">Nothing was logged yet.</p>',
+            results_table("Test accuracy", run.result.get("table", [])),
+            results_table("Evaluation, top-1", run.evaluation.get("rows", [])),
+            section("What it sees", gallery.samples_panel(arrays)),
+            section("What it has learned", gallery.neighbors_panel(arrays), *panels(run_plots.learned(run))),
+            section("The mask", gallery.dimensions_panel(arrays), *panels(run_plots.mask(run))),
+            section("Training", *panels(run_plots.training(run))),
+            section("Features", *panels(run_plots.features(run))),
+            _config(run.config),
+        ],
     )
 
 
-def _percent(value: float) -> str:
+def summary(config: dict[str, Any]) -> str:
+    """A line about what a run is, from its configuration by dotted key."""
+    names = ("data.name", "encoder.name", "method.name", "meta.estimator")
+    return " · ".join(str(config[key]) for key in names if key in config)
+
+
+def panels(plots: Iterable[Plot]) -> list[str]:
+    """Plots as elements of a page."""
+    return [figure_panel(*plot) for plot in plots]
+
+
+def percent(value: float) -> str:
+    """A share as a reader would write it."""
     return f"{100 * value:.1f} %"
 
 
 _CARDS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "knn_accuracy": ("kNN accuracy", _percent),
-    "linear_accuracy": ("Linear accuracy", _percent),
+    "knn_accuracy": ("kNN accuracy", percent),
+    "linear_accuracy": ("Linear accuracy", percent),
     "effective_rank": ("Effective rank", "{:.1f}".format),
     "loss": ("Final loss", "{:.4g}".format),
     "mask_std": ("Mask spread", "{:.3g}".format),
@@ -77,54 +90,76 @@ def _cards(run: LoggedRun) -> str:
     if run.curves:
         numbers["steps"] = max(curve.steps[-1] for curve in run.curves.values())
     numbers |= {key: value for key, value in run.result.items() if isinstance(value, int | float)}
+    more = _beside(run)
     cards = "".join(
-        f'<div class="card"><div class="label">{label}</div><div class="value">{text(numbers[key])}</div></div>'
+        f'<div class="card"><div class="label">{label}</div><div class="value">{text(numbers[key])}</div>'
+        + "".join(f'<div class="more">{escape(line)}</div>' for line in more.get(key, ()))
+        + "</div>"
         for key, (label, text) in _CARDS.items()
         if key in numbers
     )
     return f'<section class="cards">{cards}</section>' if cards else ""
 
 
-def _table(title: str, rows: list[dict[str, Any]]) -> str:
-    """Accuracies, or remarks in their place, by name, with the best of each column marked."""
+def _beside(run: LoggedRun) -> dict[str, list[str]]:
+    """What a number is to be compared with."""
+    lines: dict[str, list[str]] = {}
+    if (interval := run_plots.knn_interval(run)) is not None:
+        lines["knn_accuracy"] = [f"95 %: {100 * interval[0]:.1f} to {100 * interval[1]:.1f}"]
+    if "knn_top5" in run.arrays:
+        lines.setdefault("knn_accuracy", []).append(f"top-5 {percent(float(run.arrays['knn_top5'][0]))}")
+    for name, value in run_plots.references(run).items():
+        lines.setdefault("knn_accuracy", []).append(f"{name} {percent(value)}")
+    if "effective_rank_before" in run.result:
+        lines["effective_rank"] = [f"before training {run.result['effective_rank_before']:.1f}"]
+    if "mask_final" in run.arrays:
+        lines["mask_std"] = [f"of {len(run.arrays['mask_final'])} weights"]
+    return lines
+
+
+def results_table(title: str, rows: list[dict[str, Any]]) -> str:
+    """Accuracies, or remarks in their place, by name, with the best of each column marked.
+
+    Args:
+      title: of the table.
+      rows: each with a `name`; the others are a number, a remark, None, or an accuracy with `top1`, `interval`, `top5`.
+    """
     columns = list(dict.fromkeys(key for row in rows for key in row if key != "name"))
     if not columns:
         return ""
-    best = {
-        key: max((row[key] for row in rows if isinstance(row.get(key), int | float)), default=None) for key in columns
-    }
-
-    def cell(row: dict[str, Any], key: str) -> str:
-        value = row.get(key)
-        if value is None:
-            return "<td>&mdash;</td>"
-        if isinstance(value, str):
-            return f"<td>{escape(value)}</td>"
-        mark = "best" if value == best[key] else "other"
-        return f'<td class="{mark}" style="--share: {100 * value:.1f}%">{_percent(value)}</td>'
-
+    best = {key: max(filter(None, (_top1(row.get(key)) for row in rows)), default=None) for key in columns}
     titles = {"knn": "kNN", "linear": "Linear probe", "h*m": "h*m, masked", "h": "h, not masked"}
     head = "".join(f"<th>{escape(titles.get(key, key))}</th>" for key in ("", *columns))
     body = "".join(
-        f"<tr><td>{escape(str(row.get('name', '')))}</td>{''.join(cell(row, key) for key in columns)}</tr>"
+        f"<tr><td>{escape(str(row.get('name', '')))}</td>"
+        + "".join(_result_cell(row.get(key), best[key]) for key in columns)
+        + "</tr>"
         for row in rows
     )
     return (
-        f'<section class="panel"><h2>{title}</h2>'
-        f'<table class="results"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></section>'
+        f'<section class="panel"><h3>{title}</h3><div class="scroll">'
+        f'<table class="results"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></section>'
     )
 
 
-def _figure(plot: Plot) -> str:
-    title = escape(plot.title)
-    pictures = "".join(
-        f'<img alt="{title}" src="data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}">'
-        for svg in plot.figures
-    )
-    return (
-        f'<figure class="panel{" wide" if len(plot.figures) > 1 else ""}"><h2>{title}</h2>'
-        f'<div class="pictures">{pictures}</div><figcaption>{escape(plot.caption)}</figcaption></figure>'
-    )
+def _top1(value: Any) -> float | None:
+    found = value.get("top1") if isinstance(value, dict) else value
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _result_cell(value: Any, best: float | None) -> str:
+    top1 = _top1(value)
+    if top1 is None:
+        return f"<td>{escape(value) if isinstance(value, str) else '&mdash;'}</td>"
+    parts = []
+    if isinstance(value, dict):
+        if value.get("interval"):
+            parts.append("{:.1f} to {:.1f}".format(*(100 * bound for bound in value["interval"])))
+        if value.get("top5") is not None:
+            parts.append(f"top-5 {percent(value['top5'])}")
+    small = f"<small>{' · '.join(parts)}</small>" if parts else ""
+    mark = "best" if top1 == best else "other"
+    return f'<td class="{mark}" style="--share: {100 * top1:.1f}%">{percent(top1)}{small}</td>'
 
 
 def _config(config: dict[str, Any]) -> str:
@@ -133,12 +168,12 @@ def _config(config: dict[str, Any]) -> str:
         return ""
     sections: dict[str, list[tuple[str, Any]]] = {}
     for key, value in config.items():
-        section, _, name = key.partition(".")
-        sections.setdefault(section, []).append((name, value))
+        group, _, name = key.partition(".")
+        sections.setdefault(group, []).append((name, value))
     tables = "".join(
-        f'<table><thead><tr><th colspan="2">{escape(section)}</th></tr></thead><tbody>'
+        f'<table><thead><tr><th colspan="2">{escape(group)}</th></tr></thead><tbody>'
         + "".join(f"<tr><td>{escape(name)}</td><td>{escape(str(value))}</td></tr>" for name, value in sorted(rows))
         + "</tbody></table>"
-        for section, rows in sorted(sections.items())
+        for group, rows in sorted(sections.items())
     )
     return f'<details><summary>Configuration</summary><div class="groups">{tables}</div></details>'

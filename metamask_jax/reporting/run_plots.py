@@ -5,8 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metamask_jax.reporting import plots
+from metamask_jax.reporting import feature_plots, plots
+from metamask_jax.reporting.gallery import class_names
 from metamask_jax.reporting.plots import BLUE, ORANGE, SLATE, TEAL, VIOLET, Curve
+
+_CLASSES = 100  # of a confusion matrix that can still be read
 
 
 class LoggedRun(NamedTuple):
@@ -17,8 +20,7 @@ class LoggedRun(NamedTuple):
       config: values by dotted key.
       curves: logged metrics by name.
       result: final numbers.
-      arrays: `mask_steps` [points], `mask_trajectory` [points, dim], `mask_final` [dim], `singular_values` [dim],
-        `correlation` [dim, dim], each if known.
+      arrays: what `reporting.arrays` has found good: the mask, the spectrum, pictures and more, each if known.
       evaluation: `rows` of a table, if the run was evaluated.
       notes: one sentence for each file that could not be read.
     """
@@ -40,14 +42,47 @@ class Plot(NamedTuple):
     figures: list[str]
 
 
-def make_plots(run: LoggedRun) -> Iterator[Plot]:
-    """Draws every plot that there are data for."""
-    yield from _training(run)
-    yield from _mask(run)
-    yield from _features(run)
+def learned(run: LoggedRun) -> Iterator[Plot]:
+    """What the features tell of the classes."""
+    if curve := run.curves.get("knn_accuracy"):
+        others = {row["name"]: row["knn"] for row in run.result.get("table", []) if row.get("knn") is not None}
+        others = references(run) | {
+            name: value for name, value in others.items() if not np.isclose(value, curve.values[-1])
+        }
+        figure = plots.knn_curve(curve, references=others, interval=knn_interval(run))
+        caption = "Share of test pictures whose class their nearest training pictures tell, while training."
+        if knn_interval(run) is not None:
+            caption += " The bar is the 95 % interval over test pictures."
+        yield _plot("Accuracy while training", caption, figure)
+    arrays, names = run.arrays, class_names(run.arrays)
+    if "map_points" in arrays:
+        figure = feature_plots.feature_map(
+            arrays["map_points"], arrays["map_labels"], names=names, shares=arrays["map_shares"].tolist()
+        )
+        caption = f"{len(arrays['map_points'])} test pictures by the two directions in which their features differ most"
+        yield _plot("Map of the features", caption + (", coloured by class." if names else "."), figure)
+    if "knn_confusion" in arrays and len(arrays["knn_confusion"]) <= _CLASSES:
+        caption = "Each row is a class: which classes its test pictures were taken for by their nearest neighbours."
+        yield _plot("Which classes are confused", caption, feature_plots.confusion(arrays["knn_confusion"], names))
 
 
-def _training(run: LoggedRun) -> Iterator[Plot]:
+def references(run: LoggedRun) -> dict[str, float]:
+    """Accuracies that need no training, by name."""
+    found = {}
+    if "knn_accuracy_before" in run.result:
+        found["before training"] = run.result["knn_accuracy_before"]
+    if (counts := run.arrays.get("knn_confusion")) is not None and counts.sum() > 0:
+        found["chance"] = float(counts.sum(axis=1).max() / counts.sum())  # who always names the largest class
+    return found
+
+
+def knn_interval(run: LoggedRun) -> np.ndarray | None:
+    """The interval [2] of the accuracy of nearest neighbours, if known."""
+    return run.arrays.get("knn_interval")
+
+
+def training(run: LoggedRun) -> Iterator[Plot]:
+    """How training went."""
     yield from _curves(
         run,
         "Losses",
@@ -56,20 +91,23 @@ def _training(run: LoggedRun) -> Iterator[Plot]:
         ("redundancy reduction", {"loss_drr": ("redundancy reduction", TEAL)}),
         ("method's loss", {"loss_method": ("regular step", ORANGE), "loss_outer": ("after trial step", VIOLET)}),
     )
-    if curve := run.curves.get("knn_accuracy"):
-        others = {row["name"]: row["knn"] for row in run.result.get("table", []) if row.get("knn") is not None}
-        others = {name: value for name, value in others.items() if not np.isclose(value, curve.values[-1])}
-        figure = plots.knn_curve(curve, references=others)
-        yield _plot("Nearest neighbours", "Accuracy on test images while training; lines are final results.", figure)
     yield from _curves(
         run,
         "Learning rate",
         "Of the network's optimiser.",
         ("learning rate", {"learning_rate": ("learning rate", SLATE)}),
     )
+    yield from _curves(
+        run,
+        "Network gradient",
+        "Norm over all weights.",
+        ("norm", {"gradient_norm": ("gradient", SLATE)}),
+        log=True,
+    )
 
 
-def _mask(run: LoggedRun) -> Iterator[Plot]:
+def mask(run: LoggedRun) -> Iterator[Plot]:
+    """What became of the mask."""
     if (weights := run.arrays.get("mask_final")) is not None:
         figure = plots.mask_histogram(weights)
         yield _plot("Mask at the end", f"Weights of the {len(weights)} feature dimensions.", figure)
@@ -83,23 +121,17 @@ def _mask(run: LoggedRun) -> Iterator[Plot]:
         ("norm", {"meta_direct_norm": ("direct", VIOLET), "meta_second_order_norm": ("second order", ORANGE)}),
         log=True,
     )
-    yield from _curves(
-        run,
-        "Network gradient",
-        "Norm over all weights.",
-        ("norm", {"gradient_norm": ("gradient", SLATE)}),
-        log=True,
-    )
 
 
-def _features(run: LoggedRun) -> Iterator[Plot]:
+def features(run: LoggedRun) -> Iterator[Plot]:
+    """How the features fill their space."""
     if (values := run.arrays.get("singular_values")) is not None:
-        figure = plots.feature_spectrum(values)
+        figure = feature_plots.feature_spectrum(values)
         yield _plot("Feature spectrum", "A steep fall means that few directions are in use.", figure)
     if (matrix := run.arrays.get("correlation")) is not None:
         off_diagonal = matrix[~np.eye(len(matrix), dtype=bool)]
         caption = f"Between feature dimensions; off the diagonal {np.abs(off_diagonal).mean():.3f} on average."
-        yield _plot("Correlation", caption, plots.correlation(matrix))
+        yield _plot("Correlation", caption, feature_plots.correlation(matrix))
     yield from _curves(
         run,
         "Feature spread",

@@ -32,14 +32,21 @@ def markdown_table(results: Sequence[Entry], *, name: str) -> str:
 
 
 def report_rows(results: Sequence[Entry]) -> list[dict[str, Any]]:
-    """One row per protocol for the report: its name, and the accuracy or a remark for each kind of features."""
+    """One row per protocol for the report: its name, and for each kind of features a remark or an accuracy.
+
+    An accuracy is `top1` with its `interval` and `top5`, None where they are not known.
+    """
     rows = []
     groups = _by(results, ("protocol", "step", "dataset", "train_size", "seed"))
     for (protocol, step, dataset, train_size, _), kinds in groups.items():
-        row = {"name": f"{protocol} · {dataset}, {train_size} images · step {step}"}
+        row: dict[str, Any] = {"name": f"{protocol} · {dataset}, {train_size} images · step {step}"}
         known = ((kind, kinds[kind]) for kind in FEATURES if kind in kinds)
-        rows.append(row | {kind: found if isinstance(found, str) else found["top1"] for kind, found in known})
+        rows.append(row | {kind: found if isinstance(found, str) else _numbers(found) for kind, found in known})
     return rows
+
+
+def _numbers(entry: Entry) -> Entry:
+    return {"top1": entry["top1"], "interval": entry.get("interval"), "top5": entry.get("top5")}
 
 
 def markdown_row(cells: Sequence[str]) -> str:

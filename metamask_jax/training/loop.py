@@ -51,6 +51,7 @@ class _Run:
       source: its training images.
       plan: how long it is.
       monitor: what evaluates it.
+      initial: encoder and mask before training, for comparison; None if they come from elsewhere.
       train_step: on all devices.
       outputs: of the main process, None on the others.
     """
@@ -60,6 +61,7 @@ class _Run:
     source: Source
     plan: Plan
     monitor: Monitor
+    initial: TrainState | None
     train_step: Any
     outputs: Outputs | None = None
 
@@ -148,10 +150,18 @@ def _prepare(
     monitor = Monitor(config, make_evaluator and make_evaluator(config, registry))
     processes.main_first(monitor.check)
     step = make_train_step(config, **dataclasses.asdict(plan), axis_name=distributed.AXIS, registry=registry)
-    run = _Run(config, workdir, source, plan, monitor, distributed.parallelize(step))
+    # Other weights than random ones are in the main process of a run that begins, and nowhere else.
+    initial = None if config.init["from"] else _encoder_of(fresh)
+    run = _Run(config, workdir, source, plan, monitor, initial, distributed.parallelize(step))
     if begins:
         _rehearse(run, fresh, registry)
     return run, fresh
+
+
+def _encoder_of(state: TrainState) -> TrainState:
+    """What an evaluation needs of a state; the rest would take memory for nothing."""
+    parts = {"params": {"encoder": state.params["encoder"]}, "batch_stats": {"encoder": state.batch_stats["encoder"]}}
+    return state.replace(**parts, method_state=(), opt_state=(), mask_opt_state=(), previous=())
 
 
 def _check_agreement(config: ConfigDict) -> None:
@@ -248,11 +258,14 @@ def _train(run: _Run, state: TrainState, unlogged: dict[str, float] | None) -> d
 def _finish(run: _Run, state: TrainState, seconds: float) -> dict[str, Any]:
     """Writes result.json and report.npz."""
     weights, monitor = weights_of(run.config, state.mask), run.monitor
+    measured = monitor.latest or monitor(state)
+    arrays = monitor.arrays() if distributed.is_main() else {}
     result = {
         "steps": run.plan.total_steps,
         "seconds": round(seconds, 1),
         "skipped": int(state.skipped),
-        **(monitor.latest or monitor(state)),
+        **measured,
+        **({} if run.initial is None else monitor.before(run.initial)),
         "mask_mean": float(weights.mean()),
         "mask_std": float(weights.std()),
         "version": __version__,
@@ -260,7 +273,7 @@ def _finish(run: _Run, state: TrainState, seconds: float) -> dict[str, Any]:
     if distributed.is_main():
         masks = read_json_lines(run.workdir / "masks.jsonl")
         write_atomically(run.workdir / "result.json", json.dumps(result, indent=2))
-        arrays = monitor.arrays() | {
+        arrays |= {
             "mask_final": weights,
             "mask_steps": np.array([line["step"] for line in masks]),
             "mask_trajectory": np.array([line["weights"] for line in masks]),

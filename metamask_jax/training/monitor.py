@@ -39,14 +39,23 @@ class Monitor:
             check()
 
     def due(self, step: int, *, steps_per_epoch: int, total_steps: int) -> bool:
-        """Whether to evaluate after this step: every few epochs, and at the end."""
-        every = self._config.eval.every_epochs * steps_per_epoch
+        """Whether to evaluate after this step: every few epochs, or more often in a run of few, and at the end."""
+        settings = self._config.eval
+        intervals = [settings.every_epochs * steps_per_epoch]
+        if settings.least_times:
+            intervals.append(-(-total_steps // settings.least_times))
+        every = min(filter(None, intervals), default=0)
         return self._evaluator is not None and (step == total_steps or (every > 0 and step % every == 0))
 
     def __call__(self, state: TrainState) -> dict[str, float]:
         """Evaluates a state; nothing without an evaluator."""
         self.latest = {} if self._evaluator is None else self._evaluator(state)
         return self.latest
+
+    def before(self, initial: TrainState) -> dict[str, float]:
+        """Measures of the state that training began with, under names such as `knn_accuracy_before`."""
+        values = {} if self._evaluator is None else self._evaluator(initial)
+        return {f"{name}_before": values[name] for name in ("knn_accuracy", "effective_rank") if name in values}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The evaluator's arrays of the state last evaluated."""

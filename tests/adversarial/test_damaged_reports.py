@@ -27,6 +27,11 @@ DAMAGES = {
         *NO_OBJECTS,
         *(b'{"results": 5}', b'{"results": [5]}', b'{"results": [{}]}', b'{"results": null}', b"{}"),
         b'{"results": [{"protocol": 5, "features": [], "top1": "x"}]}',
+        *(
+            b'{"results": [{"protocol": "knn", "step": 1, "dataset": "a", "train_size": 1, "seed": 0, "features": "h", '
+            b'"top1": 0.5, "%s}]}' % wrong
+            for wrong in (b'interval": 5', b'interval": [1]', b'interval": ["a", "b"]', b'top5": "x"')
+        ),
     ),
     "report.npz": (b"", b"x", b"PK\x03\x04", npz(a=np.ones(2))[:-9], npz(mask_final=np.array([None]))),
 }
@@ -48,6 +53,17 @@ ODDITIES = {
         *(npz(singular_values=values) for values in (np.ones((2, 2)), -np.ones(3), np.zeros(3))),
         *(npz(mask_steps=np.ones(3), mask_trajectory=values) for values in (np.ones(5), np.ones((4, 3)))),
         npz(mask_final=np.array([1e308, -1e308])),
+        npz(sample_images=np.ones((2, 4, 4, 3)), sample_views=np.ones((2, 2, 4, 4, 3), np.uint8)),  # no bytes
+        npz(sample_images=np.ones((2, 4, 4, 3), np.uint8), sample_views=np.ones((2, 3, 4, 4, 3), np.uint8)),
+        npz(class_names=np.ones(3), knn_confusion=np.ones((3, 3))),
+        npz(class_names=np.array(["a", "b"]), knn_confusion=np.ones((3, 3))),
+        npz(map_points=np.ones((4, 3)), map_labels=np.ones(4), map_shares=np.ones(2)),
+        npz(map_points=np.full((4, 2), np.nan), map_labels=np.ones(4), map_shares=np.ones(2)),
+        npz(knn_interval=np.ones(3), knn_top5=np.ones(2)),
+        npz(
+            **{"mask_final": np.ones(2), "dimension_indices": np.array([0, 9]), "dimension_spread": np.ones(2)},
+            **{"dimension_images": np.ones((2, 1, 4, 4, 3), np.uint8), "dimension_labels": np.ones((2, 1), int)},
+        ),
     ),
 }
 

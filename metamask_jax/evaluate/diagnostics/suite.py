@@ -30,6 +30,7 @@ from metamask_jax.evaluate.spectrum import (
     uniformity,
 )
 from metamask_jax.reporting import plots
+from metamask_jax.reporting.feature_plots import feature_spectrum
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,7 +82,7 @@ def _spectrum(subject: Subject) -> DiagnosticResult:
     )
     summary = f"of {h.shape[1]}: {'; masked '.join(texts)}"
     by_name = {name: {kind: m[name] for kind, m in measures.items()} for name in measures["unmasked"]}
-    return DiagnosticResult(by_name | {"singular_values": values}, summary, plots.feature_spectrum(values))
+    return DiagnosticResult(by_name | {"singular_values": values}, summary, feature_spectrum(values))
 
 
 def _alignment(subject: Subject) -> DiagnosticResult:
