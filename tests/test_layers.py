@@ -56,7 +56,7 @@ def _without_type_checking(tree: ast.Module) -> ast.Module:
 
 def test_the_root_holds_rooms_and_next_to_nothing_else() -> None:
     found = {path.name for path in ROOT.iterdir() if path.name != "__pycache__"}
-    assert found == {"__init__.py", "errors.py", "version.py", "py.typed"} | set(ROOMS) - {"errors", "version"}
+    assert found == {"__init__.py", "errors.py", "version.py", "py.typed", "zoo"} | set(ROOMS) - {"errors", "version"}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Evaluates a pretrained encoder from its workdir: nearest neighbours, linear and MLP probes, fine-tuning.
 
     metamask-evaluate --workdir runs/cifar10 [--step best] [--protocol all] [--dataset cifar100] [--size 5000]
+    metamask-evaluate --encoder FOLDER --protocol knn                       # an exported one, or zoo:NAME
     metamask-evaluate --compare runs/base-0 runs/base-1 runs/mask-0 runs/mask-1
 
 Results go to evaluation.json, evaluation.md and report.html in the workdir; docs/evaluation.md tells what they mean.
@@ -10,10 +11,13 @@ import ast
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from metamask_jax.cli.common import Parser, guarded, join, path_name, set_up_process, whole_number
+from metamask_jax.cli.common import Parser, guarded, join, path_name, saved_step, set_up_process, whole_number
 from metamask_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from metamask_jax.evaluate.workdir import Run
 
 _COMPARE = "--compare"
 _SETTINGS = ("seed", "augmented_epochs", "finetune_epochs")  # flags that are fields of `protocols.Settings`
@@ -26,7 +30,13 @@ def _evaluate(arguments: Sequence[str]) -> int:
         "Evaluates a pretrained encoder; docs/evaluation.md tells what each protocol does.",
         f"{_COMPARE} DIR DIR ... prints one table of runs evaluated before, with paired intervals over seeds.",
     )
-    parser.add_run()
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--workdir", type=path_name, help="of the pretrained run")
+    what.add_argument(
+        "--encoder", help="an exported one instead: a folder of metamask-export --format hf, or zoo:NAME from the box"
+    )
+    parser.add_argument("--out", type=path_name, help="where results of --encoder go (runs/ and its name)")
+    parser.add_argument("--step", type=saved_step, default="last", help="a saved step, 'last' or 'best' (%(default)s)")
     parser.add_argument("--protocol", default="linear,knn", help="names separated by commas, or 'all' (%(default)s)")
     parser.add_argument("--dataset", help="another set than the one pretrained on")
     parser.add_argument("--data-dir", help="where prepared sets are, if not where they were when pretraining")
@@ -50,8 +60,10 @@ def _evaluate(arguments: Sequence[str]) -> int:
 
     set_up_process()
     join(flags)
+    run = flags.workdir if flags.encoder is None else _exported(flags.encoder, flags.out)
+    workdir = pathlib.Path(run if isinstance(run, str) else run.workdir)
     new = evaluate_run(
-        flags.workdir,
+        run,
         step=flags.step,
         protocols=flags.protocol.split(","),
         dataset=flags.dataset,
@@ -64,9 +76,27 @@ def _evaluate(arguments: Sequence[str]) -> int:
     if not is_main():
         return 0
     print(f"\n{terminal_table(new)}\n")
-    print(markdown_table(new, name=pathlib.Path(flags.workdir).resolve().name))
-    print(f"results: {pathlib.Path(flags.workdir) / 'evaluation.json'}, report: {write_report(flags.workdir)}")
+    print(markdown_table(new, name=workdir.resolve().name))
+    print(f"results: {workdir / 'evaluation.json'}, report: {write_report(workdir)}")
     return 0
+
+
+def _exported(source: str, out: str | None) -> "Run":
+    """An exported encoder as a run, with a folder of its own for the results."""
+    from metamask_jax.export.folders import encoder_folder, exported_run
+
+    folder = encoder_folder(source)
+    if folder is None:
+        raise ConfigError(
+            f"--encoder {source}; expected a folder that metamask-export --format hf has written, or zoo:NAME"
+        )
+    run = exported_run(folder)
+    workdir = pathlib.Path(out or pathlib.Path("runs") / folder.resolve().name)
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {workdir}; expected a folder that can be written, but: {error}") from error
+    return run._replace(workdir=workdir)
 
 
 def _compare(arguments: Sequence[str]) -> int:

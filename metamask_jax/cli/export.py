@@ -1,7 +1,8 @@
-"""Writes a pretrained encoder to a file, or proves that such a file gives the checkpoint's features.
+"""Writes a pretrained encoder to a file or folder, or proves that such a one gives the checkpoint's features.
 
 metamask-export --workdir DIR --out FILE [--format safetensors|npz|msgpack] [--mask apart|folded|none]
-metamask-export --workdir DIR --verify FILE
+metamask-export --workdir DIR --format hf --out FOLDER
+metamask-export --workdir DIR --verify FILE_OR_FOLDER
 """
 
 import pathlib
@@ -10,39 +11,61 @@ from collections.abc import Sequence
 
 from metamask_jax.cli.common import Parser, guarded, path_name, saved_step, set_up_process
 from metamask_jax.core.array_files import read_export
+from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.workdir import load_run
+from metamask_jax.export.folders import WEIGHTS
+from metamask_jax.export.hub import export_folder, verify_folder
 from metamask_jax.export.write import FORMATS, MASKS, TOLERANCE, Difference, export_encoder, verify_export
+
+_FOLDER = "hf"
 
 
 def _export(arguments: Sequence[str]) -> int:
     parser = Parser(
-        "Writes a pretrained encoder to a file, or proves that such a file gives the checkpoint's features."
+        "Writes a pretrained encoder to a file or folder, or proves that such a one gives the checkpoint's features."
     )
     parser.add_argument("--workdir", type=path_name, required=True, help="of the pretrained run")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--out", type=path_name, help="the file to write")
-    what.add_argument("--verify", type=path_name, help="a file to compare with the checkpoint")
+    what.add_argument("--out", type=path_name, help="the file to write, or the folder of --format hf")
+    what.add_argument("--verify", type=path_name, help="a file or folder to compare with the checkpoint")
     parser.add_argument(
         "--step", type=saved_step, help="a saved step, 'last' or 'best' (last; with --verify the file's own)"
     )
-    parser.add_argument("--format", choices=FORMATS, help="(by the suffix of --out, else safetensors)")
+    parser.add_argument(
+        "--format",
+        choices=(*FORMATS, _FOLDER),
+        help="hf is a folder that hubs of models and timm understand (by the suffix of --out, else safetensors)",
+    )
     parser.add_argument("--mask", choices=MASKS, default="apart", help="where the mask goes (%(default)s)")
     flags = parser.read(arguments)
-    step = flags.step
-    if step is None:
-        step = int(read_export(flags.verify).metadata["step"]) if flags.verify else "last"
+    if flags.format == _FOLDER and flags.mask != "apart":
+        raise ConfigError(
+            f"--mask {flags.mask} with --format {_FOLDER}; expected apart: the mask has a file of its own"
+        )
     set_up_process()
-    run = load_run(flags.workdir, step=step)
     if flags.verify:
-        difference = verify_export(flags.verify, run)
-        print(_sentence(flags.verify, run.step, difference))
-        return 0 if difference.equal else 1
+        return _verify(pathlib.Path(flags.verify), flags.workdir, flags.step)
+    run = load_run(flags.workdir, step="last" if flags.step is None else flags.step)
     out = pathlib.Path(flags.out)
     suffix = out.suffix.removeprefix(".")
     format_ = flags.format or (suffix if suffix in FORMATS else "safetensors")
-    difference = export_encoder(run, out, format=format_, mask=flags.mask)
+    if format_ == _FOLDER:
+        difference = export_folder(run, out)
+    else:
+        difference = export_encoder(run, out, format=format_, mask=flags.mask)
     print(_sentence(out, run.step, difference))
     return 0
+
+
+def _verify(path: pathlib.Path, workdir: str, step: int | str | None) -> int:
+    """Compares a file or folder with a checkpoint, by default with the one that it says it is of."""
+    is_folder = (path / WEIGHTS).is_file()
+    if step is None:
+        step = int(read_export(path / WEIGHTS if is_folder else path).metadata["step"])
+    run = load_run(workdir, step=step)
+    difference = verify_folder(path, run) if is_folder else verify_export(path, run)
+    print(_sentence(path, run.step, difference))
+    return 0 if difference.equal else 1
 
 
 def _sentence(path: str | pathlib.Path, step: int, difference: Difference) -> str:

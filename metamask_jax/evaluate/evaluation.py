@@ -32,7 +32,7 @@ _IDENTITY = ("step", "dataset", "train_size", "test_size", "protocol", "features
 
 
 def evaluate_run(
-    workdir: str | pathlib.Path,
+    workdir: str | pathlib.Path | Run,
     *,
     step: int | str = "last",
     protocols: Sequence[str] = ("linear", "knn"),
@@ -54,7 +54,7 @@ def evaluate_run(
             print(entry["protocol"], entry["features"], entry["top1"])
 
     Args:
-      workdir: of the run.
+      workdir: of the run; or a run that is loaded already, whose `workdir` gets the results.
       step: a step that was saved, `last` for the newest, or `best` for the one with the highest online kNN accuracy.
       protocols: keys of `protocols.PROTOCOLS`, or of `protocols.GROUPS` such as `all` or `knn`.
       dataset: the set of images to judge on; None for the one it was pretrained on.
@@ -78,7 +78,8 @@ def evaluate_run(
       CheckpointError: the checkpoint is damaged or another model's.
     """
     names = expand(protocols)
-    run = _computing_in(dtype, load_run(workdir, step=step, registry=registry))
+    run = workdir if isinstance(workdir, Run) else load_run(workdir, step=step, registry=registry)
+    run = _computing_in(dtype, run)
     results = read_results(run.workdir)
     splits = main_first(lambda: _open(run, dataset, data_dir, options or {}, size))
     _check(splits.train, splits.test, names)

@@ -17,6 +17,7 @@ from metamask_jax.core.types import PyTree
 from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.views import eval_view
 from metamask_jax.evaluate.workdir import Run, load_run
+from metamask_jax.export.folders import encoder_folder, exported_run
 from metamask_jax.models import Encoder
 from metamask_jax.training.registry import Registry
 from metamask_jax.training.state import build_encoder
@@ -92,15 +93,17 @@ class LoadedEncoder(NamedTuple):
 def load_encoder(
     workdir: str | os.PathLike[str], *, step: int | str = "last", registry: Registry | None = None
 ) -> LoadedEncoder:
-    """Loads the encoder of a pretrained run.
+    """Loads the encoder of a pretrained run, of an exported folder, or one that comes with the package.
 
         apply, params, preprocessing = load_encoder("runs/cifar10")
         h = apply(params, preprocessing(images))  # [batch, dim]
         masked = h * params["mask"]
 
     Args:
-      workdir: of the run.
-      step: a step that was saved, `last` for the newest, or `best` for the one with the highest online kNN accuracy.
+      workdir: of the run; or a folder that `metamask-export --format hf` has written; or `zoo:NAME`, one of
+        `zoo_names()`, which needs no network.
+      step: a step that was saved, `last` for the newest, or `best` for the one with the highest online kNN accuracy;
+        of an exported folder there is one only.
       registry: what the configuration's names stand for; None is ours and `config.plugins`.
 
     Returns:
@@ -109,7 +112,11 @@ def load_encoder(
     Raises:
       ConfigError: there is no run, or no such step; the message names those that exist.
       CheckpointError: the checkpoint is damaged or another model's.
+      ExportError: the exported folder is damaged.
     """
+    exported = encoder_folder(workdir)
+    if exported is not None:
+        return encoder_of(exported_run(exported, registry))
     folder = pathlib.Path(workdir)
     if os.path.isfile(folder):
         raise ConfigError(

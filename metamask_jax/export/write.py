@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -62,7 +63,7 @@ def export_encoder(run: Run, path: str | os.PathLike[str], *, format: str, mask:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
-            WRITERS[format](temporary, _collect(run, torchvision=format == "safetensors", mask=mask))
+            WRITERS[format](temporary, collect(run, torchvision=format == "safetensors", mask=mask))
             difference = verify_export(temporary, run)
             if not difference.equal:
                 raise ExportError(
@@ -80,7 +81,7 @@ def verify_export(path: str | os.PathLike[str], run: Run) -> Difference:
     A file in torchvision's layout is read as torchvision would, by names and axes alone.
     """
     export = read_export(path)
-    encoder = _in_float32(run)
+    encoder = in_float32(run)
     random = np.random.default_rng(0)
     pictures = random.integers(0, 256, (_PICTURES, *(encoder.preprocessing.image_size,) * 2, 3), np.uint8)
     x = encoder.preprocessing(pictures)
@@ -94,13 +95,13 @@ def verify_export(path: str | os.PathLike[str], run: Run) -> Difference:
     return Difference(float(largest), float(np.abs(pairs[0][1]).max()))
 
 
-def _collect(run: Run, *, torchvision: bool, mask: str) -> Export:
-    """What goes into the file."""
+def collect(run: Run, *, torchvision: bool, mask: str) -> Export:
+    """What goes into a file, in torchvision's layout or in our own; `mask` as for `export_encoder`."""
     encoder = encoder_of(run)
     params, stats, weights = (encoder.params[key] for key in ("params", "batch_stats", "mask"))
     diagonal, zeros = np.diag(weights), np.zeros_like(weights)
     if torchvision:
-        if "conv1" not in params or "layer1_0" not in params:
+        if not is_resnet(params):
             raise ExportError(
                 f"config.encoder.name={run.config.encoder.name!r} with --format safetensors, torchvision's layout of a "
                 "ResNet; expected a ResNet, or --format npz or msgpack"
@@ -125,7 +126,12 @@ def _collect(run: Run, *, torchvision: bool, mask: str) -> Export:
     return Export(arrays, metadata)
 
 
-def _in_float32(run: Run) -> LoadedEncoder:
+def is_resnet(params: Mapping[str, Any]) -> bool:
+    """Whether an encoder's parameters are those of a ResNet, which torchvision's layout has names for."""
+    return "conv1" in params and "layer1_0" in params
+
+
+def in_float32(run: Run) -> LoadedEncoder:
     """The run's encoder computing in float32, whatever it was trained in: a file has no say in that."""
     config = run.config.copy_and_resolve_references()
     config.train.dtype = "float32"

@@ -63,9 +63,8 @@ def dimensions_panel(arrays: Mapping[str, np.ndarray]) -> str:
     learned = float(np.ptp(weights)) > 1e-6
     count = len(arrays["dimension_indices"]) // 2
     titles = ("Kept most", "Kept least") if learned else ("Vary most", "Vary least")
-    titles = tuple(f"{title}: number and weight of the dimension" for title in titles)
     columns = [
-        f"<div><h4>{title}</h4>{''.join(_dimension(arrays, i) for i in places)}</div>"
+        f"<div><h4>{title}: number and weight</h4>{''.join(_dimension(arrays, i) for i in places)}</div>"
         for title, places in zip(titles, (range(count), range(count, 2 * count)), strict=True)
     ]
     what = (

@@ -69,7 +69,9 @@ details td:last-child { text-align: right; font-family: ui-monospace, "SF Mono",
 footer { text-align: center; color: var(--soft); font-size: 14px; padding-bottom: 28px; }
 @media (max-width: 800px) { header > div, main { padding-left: 14px; padding-right: 14px; }
   .panel { padding: 14px; } .plots > .panel { flex-basis: 100%; } .pictures { grid-auto-flow: row; }
-  .strip { gap: 4px; } .strip .name { flex-basis: 74px; font-size: 13px; } .halves .name { flex-basis: 82px; } }
+  .strip { gap: 4px; } .strip .name { flex-basis: 74px; font-size: 13px; } .halves .strip { flex-wrap: wrap; }
+  .halves .name { flex-basis: 100%; padding: 4px 0 0; } .halves .name small { display: inline; padding-left: 6px; }
+  .halves .thumb { flex-basis: calc(12.5% - 4px); } }
 @media print { body { background: #fff; } .panel, .card, details { break-inside: avoid; box-shadow: none; } }
 """
 

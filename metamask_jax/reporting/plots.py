@@ -111,7 +111,8 @@ def overlay(curves: Mapping[str, Curve], *, xlabel: str, ylabel: str, log: bool 
     figure, axis = new_figure(WIDTH)
     for (name, (steps, values)), color in zip(curves.items(), itertools.cycle(CATEGORIES), strict=False):
         shown = values > 0 if log else np.ones(len(values), bool)
-        _draw(axis, steps[shown], values[shown], color=color, label=name)
+        if shown.any():
+            _draw(axis, steps[shown], values[shown], color=color, label=name)
     if log:
         axis.set_yscale("log")
     style(axis, xlabel, ylabel)
