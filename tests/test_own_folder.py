@@ -37,15 +37,20 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture(params=LAYOUTS)
-def folder(request, tmp_path):
+def pictures(root, names):
+    """Smooth pictures at paths below a folder."""
     random = np.random.default_rng(0)
-    for name in LAYOUTS[request.param]:
-        path = tmp_path / request.param / name
+    for name in names:
+        path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         coarse = random.integers(0, 256, (3, 4, 3), np.uint8)
         Image.fromarray(coarse).resize((40, 30), Image.Resampling.BICUBIC).save(path)
-    return tmp_path / request.param
+    return root
+
+
+@pytest.fixture(params=LAYOUTS)
+def folder(request, tmp_path):
+    return pictures(tmp_path / request.param, LAYOUTS[request.param])
 
 
 def flags(folder, workdir):

@@ -421,6 +421,14 @@ def test_the_quickstart_compares_four_rows_and_puts_them_into_the_report(data_di
     ]
     assert all(0.0 <= row[kind] <= 1.0 for row in rows for kind in ("knn", "linear"))
     printed = capsys.readouterr().out
+    assert printed.startswith("Quickstart: ")
+    assert "minutes" in printed.splitlines()[0]
     assert "MetaMask" in printed
+    assert f"nearest neighbours tell the class of {rows[-1]['knn']:.1%} of the test pictures" in printed.replace(
+        "\n", " "
+    )
+    assert all(
+        words in printed for words in ("image_folder:PATH,SIZE", "examples/own_model", "run_linear.py --workdir")
+    )
     assert str(tmp_path / "metamask" / "report.html") in printed
     assert "untrained encoder" in (tmp_path / "metamask" / "report.html").read_text()

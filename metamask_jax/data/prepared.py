@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metamask_jax.core.quiet import without_warnings
 from metamask_jax.data import builders, checksums
 from metamask_jax.errors import DataError, one_line
 
@@ -120,7 +121,7 @@ def prepare_own(name: str, options: builders.Options, data_dir: str) -> None:
     """Prepares one of our own datasets, with tfds' progress bars in a terminal but without its messages."""
     _log.info("preparing %s in %s", name, data_dir)
     try:
-        with contextlib.redirect_stdout(io.StringIO()), _progress_bars(sys.stderr.isatty()):
+        with contextlib.redirect_stdout(io.StringIO()), without_warnings(), _progress_bars(sys.stderr.isatty()):
             builder = builders.make_builder(name, options, data_dir)
             target = pathlib.Path(builder.data_dir)
             remove_stale(target.parent, "incomplete.*")

@@ -144,14 +144,14 @@ class OnlineEvaluator:
         `held_out_images` is among the values where the test pictures are training pictures held out. Processes share
         the work and get the same values.
         """
-        train, test = self.splits
+        test = self.splits[1]
         own, own_labels = self._unmasked(state, test)
         weights = self._weights(state)
         first = max(0, _FEW - share_of(len(own)).start)
         h, labels = gathered(own[:first]), gathered(own_labels[:first])
         values = {"effective_rank": float(effective_rank(self._masked(h, weights)))}
         voted = None
-        if self._opened.labelled and not total([np.count_nonzero(own_labels < 0)]).any():
+        if self._opened.labelled and not total([float(np.count_nonzero(own_labels < 0))]).any():
             voted = self._vote(state, self._masked(own, weights), own_labels, first)
             values["knn_accuracy"] = float(np.trace(voted.confusion) / voted.confusion.sum())
             if self._opened.held_out:

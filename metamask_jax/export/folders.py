@@ -87,8 +87,7 @@ def exported_run(folder: pathlib.Path, registry: Registry | None = None) -> Run:
     if export.metadata.get("layout") == "torchvision":
         found = from_torchvision(export.arrays, *like)
     else:
-        parts = ("params/", "batch_stats/")
-        found = tuple(_below(export.arrays, part) for part in parts)
+        found = _below(export.arrays, "params/"), _below(export.arrays, "batch_stats/")
     params, stats = (_filled(tree, arrays, folder) for tree, arrays in zip(like, found, strict=True))
     mask = read_export(folder / MASK).arrays.get("mask")
     if mask is None or mask.shape != (encoder.features,):

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from metamask_jax.core.quiet import without_warnings
 from metamask_jax.core.storage import write_atomically
 from metamask_jax.errors import CheckpointError, one_line
 from metamask_jax.version import __version__
@@ -93,16 +94,17 @@ class Checkpoints:
         """Opens an existing folder without touching it: a run may be writing there at this moment."""
         self = cls.__new__(cls)
         self._path, self._thread, self._pending = pathlib.Path(folder).absolute(), None, None
-        self._manager = ocp.CheckpointManager(
-            self._path,
-            options=ocp.CheckpointManagerOptions(
-                read_only=True,
-                create=False,
-                save_interval_steps=0,
-                multiprocessing_options=_alone(f"reader{jax.process_index()}"),
-            ),
-            item_names=("state", "metadata"),
-        )
+        with without_warnings():  # of a folder that is read only, as was asked for
+            self._manager = ocp.CheckpointManager(
+                self._path,
+                options=ocp.CheckpointManagerOptions(
+                    read_only=True,
+                    create=False,
+                    save_interval_steps=0,
+                    multiprocessing_options=_alone(f"reader{jax.process_index()}"),
+                ),
+                item_names=("state", "metadata"),
+            )
         return self
 
     def steps(self) -> list[int]:
