@@ -61,9 +61,9 @@ def _lesson(rows: list[dict[str, Any]], *, chance: float) -> str:
     change = 100 * (learned["knn"] - fixed["knn"])
     return (
         f"What was learned, without a single label: nearest neighbours tell the class of {learned['knn']:.1%} of the "
-        f"test pictures, where an untrained encoder's tell {untrained['knn']:.1%} and chance {chance:.0%}. Learning the "
-        f"mask changed that by {change:+.1f} points, which in one short run is no evidence either way; docs/results.md "
-        "has many."
+        f"test pictures, where an untrained encoder's tell {untrained['knn']:.1%} and chance {chance:.0%}. Learning "
+        f"the mask changed that by {change:+.1f} points, which in one short run is no evidence either way; "
+        "docs/results.md has many."
     )
 
 
