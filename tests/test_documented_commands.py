@@ -41,7 +41,7 @@ BEGINNINGS = {
     name: [f"metamask_jax.cli.{name}.set_up_process"] for name in ("pretrain", "diagnostics", "export", "preview")
 } | {
     "evaluate": ["metamask_jax.cli.evaluate.set_up_process", "metamask_jax.experiments.comparison.compare"],
-    "experiments": [f"metamask_jax.cli.experiments.{name}" for name in ("set_up_process", "_list", "_show")],
+    "experiments": [f"metamask_jax.cli.experiments.{name}" for name in ("set_up_process", "_list", "_show", "_page")],
     "report": ["metamask_jax.reporting.report.write_report", "metamask_jax.reporting.compare.write_comparison"],
     "prepare": ["tensorflow_datasets.builder"],
     "doctor": ["metamask_jax.cli.doctor.examine"],
@@ -195,7 +195,11 @@ def test_commands_of_the_readme_work_one_after_another(tmp_path, monkeypatch, ca
     pictures(tmp_path / "pictures", LAYOUTS["classes"])
     small = [*TINY, "--config.data.dir=data", "--config.eval.k=2"]
     shapes = ["--config.data.name=confounded_shapes", "--config.data.image_size=32", "--config.train.batch_size=8"]
-    shapes += ["--config.data.options.train_size=64", "--config.data.options.test_size=32"]
+    shapes += [
+        "--config.data.options.train_size=64",
+        "--config.data.options.test_size=32",
+        "--config.encoder.init=None",
+    ]
     shorter = {
         "pretrain": small,
         "evaluate": [],
