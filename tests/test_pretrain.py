@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import contextlib
-import functools
 import json
 import os
 import resource
@@ -22,10 +21,10 @@ from metamask_jax.errors import CheckpointError, ConfigError, Interrupted, Train
 from metamask_jax.evaluate.online import OnlineEvaluator, pretrain
 from metamask_jax.training import distributed as parallel
 from metamask_jax.training import loop as train
-from metamask_jax.training import sampling
-from metamask_jax.training import step as train_step
+from metamask_jax.training import sampling, settings
 from metamask_jax.training.checkpoint import Checkpoints
 from metamask_jax.training.optimizers import SCHEDULES
+from metamask_jax.training.settings import Programs
 from metamask_jax.training.state import init_state
 from tests.tiny import tiny_config
 
@@ -40,20 +39,18 @@ def data_dir(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_program_for_each_configuration():
+def _programs_that_runs_share():
     """A run that goes on finds the program it was stopped in: to compile it again is a new process's business."""
-    make_train_step, made = train.make_train_step, {}
-
-    def make_once(config, **how):
-        key = (to_json(config), *(value for name, value in how.items() if name != "registry"))
-        if key not in made:
-            made[key] = make_train_step(config, **how)
-        return made[key]
-
+    shared = Programs()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "make_train_step", make_once)
-        patch.setattr(parallel, "parallelize", functools.cache(parallel.parallelize))
+        patch.setattr(train, "Programs", lambda: shared)
         yield
+
+
+@pytest.fixture
+def _own_programs(monkeypatch):
+    """For a run whose step is not what its configuration says."""
+    monkeypatch.setattr(train, "Programs", Programs)
 
 
 def config_for(data_dir, **overrides):
@@ -279,6 +276,7 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_written(data_dir
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("_own_programs")
 def test_what_cannot_be_built_is_refused_before_anything_is_written(data_dir, tmp_path, monkeypatch):
     def fail(*args, **settings):
         raise OverflowError("cannot convert float infinity to integer")
@@ -290,7 +288,7 @@ def test_what_cannot_be_built_is_refused_before_anything_is_written(data_dir, tm
         config = apply_overrides(config_for(data_dir), {"plugins": "()", "encoder.name": "resnet18"})
         with pytest.raises(ConfigError, match=r"'resnet18'.* cannot be built \(cannot convert float infinity"):
             pretrain(config, tmp_path / "run")
-    monkeypatch.setattr(train, "make_train_step", lambda config, **how: fail)
+    monkeypatch.setattr(settings, "make_train_step", lambda config, **how: fail)
     with pytest.raises(OverflowError):
         pretrain(config_for(data_dir), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -317,15 +315,16 @@ def test_how_pictures_are_fetched_may_change_when_a_run_goes_on(data_dir, tmp_pa
         go_on(views=3)
 
 
+@pytest.mark.usefixtures("_own_programs")
 def test_the_step_is_traced_and_compiled_once(data_dir, tmp_path, monkeypatch):
     """Neither a first state from the host nor the look at everything before the start costs a second program."""
-    make_train_step, traced = train_step.make_train_step, []
+    make_train_step, traced = settings.make_train_step, []
 
     def make_counted(config, **how):
         step = make_train_step(config, **how)
         return lambda state, batch: traced.append(True) or step(state, batch)
 
-    monkeypatch.setattr(train, "make_train_step", make_counted)
+    monkeypatch.setattr(settings, "make_train_step", make_counted)
     config = config_for(data_dir, train__steps=3, mask__learn=False, **QUICK)
     train.train(config, tmp_path)
     assert len(traced) == 1
@@ -355,13 +354,13 @@ class SlowStep:
         self.dispatched, self.done = [], []
         self._device = concurrent.futures.ThreadPoolExecutor(1)
 
-    def lower(self, state, batch):
+    def lower(self, state, batch, settings):
         return self
 
     def compile(self):
         return self
 
-    def __call__(self, state, batch):
+    def __call__(self, state, batch, settings):
         self.dispatched.append(time.monotonic())
         value = Pending(self._device.submit(self._work))
         return state.replace(mask=jnp.asarray(state.mask)), {"skipped_in_a_row": value, "loss": value}
@@ -372,6 +371,7 @@ class SlowStep:
         return 0
 
 
+@pytest.mark.usefixtures("_own_programs")
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_step_is_dispatched_before_the_one_before_is_done(data_dir, tmp_path, monkeypatch, every):
     """Also while every step is logged and the mask's course is kept; three steps at most are under way."""
@@ -401,6 +401,7 @@ def test_one_nan_is_skipped_and_counted_and_training_goes_on(data_dir, tmp_path,
     assert not np.array_equal(later.mask, after.mask)
 
 
+@pytest.mark.usefixtures("_own_programs")
 def test_endless_nan_stops_with_advice(data_dir, tmp_path, monkeypatch):
     augment = sampling.make_augmentation
     monkeypatch.setattr(

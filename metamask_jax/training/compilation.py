@@ -21,8 +21,8 @@ from metamask_jax.data.loader import Batch
 from metamask_jax.errors import ConfigError
 from metamask_jax.training import distributed
 from metamask_jax.training.roofline import CHIPS, PASSES, Chip, Roofline, Traffic, collectives, roofline
+from metamask_jax.training.settings import make_program, settings_of
 from metamask_jax.training.state import has_judge, init_state, looks_ahead
-from metamask_jax.training.step import make_train_step
 
 _TOPOLOGY = re.compile(r"(?P<chip>\w+):(?P<shape>\d+(x\d+){1,2})")
 # libtpu asks a metadata server what machine it is on, and complains at length where there is none.
@@ -135,9 +135,10 @@ def lower_step(config: ConfigDict, devices: Sequence[Any], picture: Sequence[int
     distributed.check_batch_size(config.train.batch_size, config.train.accumulate, devices=len(devices))
     per_epoch = max(1, config.data.size // config.train.batch_size) if config.data.size else _EPOCH
     total = config.train.steps or config.train.epochs * per_epoch
-    step = make_train_step(config, steps_per_epoch=per_epoch, total_steps=total, axis_name=distributed.AXIS)
+    lengths = {"steps_per_epoch": per_epoch, "total_steps": total}
+    step = make_program(config, **lengths, axis_name=distributed.AXIS)
     state, batch = _arguments(config, len(devices), picture)
-    return distributed.parallelize(step, devices=devices).lower(state, batch)
+    return distributed.parallelize(step, devices=devices).lower(state, batch, settings_of(config, **lengths))
 
 
 def _arguments(config: ConfigDict, devices: int, picture: Sequence[int]) -> tuple[Any, Any]:

@@ -1,6 +1,6 @@
 """Devices: how a step and its batches are spread over all there are."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -8,7 +8,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from metamask_jax.errors import ConfigError
-from metamask_jax.training.step import Step
 
 AXIS = "batch"
 
@@ -28,13 +27,13 @@ def check_batch_size(batch_size: int, accumulate: int, *, devices: int | None = 
         )
 
 
-def parallelize(step: Step, devices: Sequence[jax.Device] | None = None) -> Any:
-    """Runs a step, built with `axis_name=AXIS`, on the given devices, or on all of all processes.
+def parallelize(step: Callable[..., Any], devices: Sequence[jax.Device] | None = None) -> Any:
+    """Runs a step, built by `make_program` with `axis_name=AXIS`, on the given devices, or on all of all processes.
 
-    State and metrics are equal everywhere and stay unreplicated: one copy goes in, one comes out. The state's buffers
-    are reused for the new state.
+    State, settings and metrics are equal everywhere and stay unreplicated: one copy goes in, one comes out. The state's
+    buffers are reused for the new state.
     """
-    return jax.pmap(step, axis_name=AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0, devices=devices)
+    return jax.pmap(step, axis_name=AXIS, in_axes=(None, 0, None), out_axes=None, donate_argnums=0, devices=devices)
 
 
 def replicate(state: Any) -> Any:

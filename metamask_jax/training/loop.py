@@ -30,9 +30,9 @@ from metamask_jax.training.logging import Silence, Watch, check_libraries
 from metamask_jax.training.monitor import Evaluator, Monitor, rounding_warning
 from metamask_jax.training.recorder import Outputs, Plan, Recorder, weights_of
 from metamask_jax.training.registry import REGISTRY, Registry, registry_of, validate
+from metamask_jax.training.settings import Programs, settings_of
 from metamask_jax.training.signals import caught_signals
 from metamask_jax.training.state import TrainState, has_judge, init_state
-from metamask_jax.training.step import make_train_step
 from metamask_jax.training.stream import batch_stream, labelled_source
 from metamask_jax.training.workdir import check_workdir, claimed_workdir, has_checkpoints
 from metamask_jax.version import __version__
@@ -53,6 +53,7 @@ class _Run:
       monitor: what evaluates it.
       initial: encoder and mask before training, for comparison; None if they come from elsewhere.
       train_step: on all devices.
+      settings: of the step, on all devices.
       outputs: of the main process, None on the others.
     """
 
@@ -63,6 +64,7 @@ class _Run:
     monitor: Monitor
     initial: TrainState | None
     train_step: Any
+    settings: Any
     outputs: Outputs | None = None
 
 
@@ -74,6 +76,7 @@ def train(
     restart: bool = False,
     registry: Registry | None = None,
     make_evaluator: Callable[[ConfigDict, Registry], Evaluator] | None = None,
+    programs: Programs | None = None,
 ) -> dict[str, Any]:
     """Trains, or goes on training, in a working directory.
 
@@ -85,6 +88,7 @@ def train(
       restart: begin anew; what is in the working directory is kept in a folder there.
       registry: what the configuration's names stand for; None is ours and `config.plugins`.
       make_evaluator: builds what judges the features while training; None for no evaluation.
+      programs: shared by runs that follow each other in this process, so that each program is compiled once.
 
     Returns:
       What is in `result.json`.
@@ -97,7 +101,8 @@ def train(
     how = {"accept_changes": accept_changes, "restart": restart}
     with ExitStack() as stack:
         with processes.shared_refusals():
-            run, fresh = _prepare(config, pathlib.Path(workdir), registry, make_evaluator, **how)
+            programs = Programs() if programs is None else programs
+            run, fresh = _prepare(config, pathlib.Path(workdir), registry, make_evaluator, programs, **how)
             if distributed.is_main():
                 lock = stack.enter_context(claimed_workdir(run.workdir, run.config, **how))
                 keep = {name: run.config.checkpoint[name] for name in ("keep_last", "keep_every", "keep_best")}
@@ -119,12 +124,13 @@ def _prepare(
     workdir: pathlib.Path,
     registry: Registry | None,
     make_evaluator: Callable[[ConfigDict, Registry], Evaluator] | None,
+    programs: Programs,
     *,
     accept_changes: bool,
     restart: bool,
 ) -> tuple[_Run, TrainState]:
     """Finds everything and builds everything before anything is written; the second item is the first state."""
-    registry = registry or registry_of(config)
+    given, registry = registry, registry or registry_of(config)
     config = validate(config, registry)
     kernels.use(config.train.kernels)
     check_libraries(config.log)
@@ -149,10 +155,12 @@ def _prepare(
     fresh: TrainState = jax.device_get(make(config, registry=registry))  # where a checkpoint's state comes to
     monitor = Monitor(config, make_evaluator and make_evaluator(config, registry))
     processes.main_first(monitor.check)
-    step = make_train_step(config, **dataclasses.asdict(plan), axis_name=distributed.AXIS, registry=registry)
+    lengths = dataclasses.asdict(plan)
+    step = programs.step(config, **lengths, registry=given)
+    settings = distributed.replicate(settings_of(config, **lengths, registry=registry))
     # Other weights than random ones are in the main process of a run that begins, and nowhere else.
     initial = None if config.init["from"] else _encoder_of(fresh)
-    run = _Run(config, workdir, source, plan, monitor, initial, distributed.parallelize(step))
+    run = _Run(config, workdir, source, plan, monitor, initial, step, settings)
     if begins:
         _rehearse(run, fresh, registry)
     return run, fresh
@@ -203,7 +211,7 @@ def _rehearse(run: _Run, fresh: TrainState, registry: Registry) -> None:
     stream = batch_stream(run.config, run.source, start_step=0, total_steps=run.plan.total_steps)
     with closing(stream), _building(run.config, registry):
         for batch in stream:
-            run.train_step.lower(distributed.replicate(fresh), batch)
+            run.train_step.lower(distributed.replicate(fresh), batch, run.settings)
             break
 
 
@@ -243,8 +251,8 @@ def _train(run: _Run, state: TrainState, unlogged: dict[str, float] | None) -> d
             recorder.evaluate(start, state, unlogged)
         for step, batch in enumerate(stream, start=start + 1):
             if step == start + 1:
-                processes.compile_together(run.train_step, state, batch)
-            state, metrics = run.train_step(state, batch)
+                processes.compile_together(run.train_step, state, batch, run.settings)
+            state, metrics = run.train_step(state, batch, run.settings)
             if step == start + 1:
                 jax.block_until_ready(metrics)
                 watch.say(f"first step done {time.monotonic() - began:.1f} s after the start")

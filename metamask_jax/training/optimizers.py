@@ -13,19 +13,19 @@ from ml_collections import ConfigDict
 Rate = float | jax.Array
 Step = int | jax.Array
 Schedule = Callable[[Step], jax.Array]
-ScheduleShape = Callable[[jax.Array, float], jax.Array]  # (epoch, epochs) to a factor of the learning rate
+ScheduleShape = Callable[[jax.Array, Any], jax.Array]  # (epoch, epochs) to a factor of the learning rate
 
 
-def _constant(progress: jax.Array, epochs: float) -> jax.Array:
+def _constant(progress: jax.Array, epochs: Rate) -> jax.Array:
     del epochs
     return jnp.ones_like(progress)
 
 
-def _cosine(progress: jax.Array, epochs: float) -> jax.Array:
+def _cosine(progress: jax.Array, epochs: Rate) -> jax.Array:
     return 0.5 * (1.0 + jnp.cos(math.pi * jnp.clip(progress / epochs, 0.0, 1.0)))
 
 
-def _cosine_epochs(progress: jax.Array, epochs: float) -> jax.Array:
+def _cosine_epochs(progress: jax.Array, epochs: Rate) -> jax.Array:
     """Changes between epochs only, as PyTorch programs step their schedulers."""
     return _cosine(jnp.floor(progress), epochs)
 
@@ -33,7 +33,7 @@ def _cosine_epochs(progress: jax.Array, epochs: float) -> jax.Array:
 SCHEDULES: dict[str, ScheduleShape] = {"constant": _constant, "cosine": _cosine, "cosine_epochs": _cosine_epochs}
 
 
-def exact_epoch(step: Step, steps_per_epoch: int) -> jax.Array:
+def exact_epoch(step: Step, steps_per_epoch: Step) -> jax.Array:
     """How many epochs are over after a step, float32: whole at the first step of an epoch, and below it before.
 
     A compiler turns `step / steps_per_epoch` into a product with a rounded reciprocal, which is less than whole at the
@@ -50,9 +50,11 @@ def exact_epoch(step: Step, steps_per_epoch: int) -> jax.Array:
 
 
 def make_schedule(
-    shape: ScheduleShape, *, learning_rate: float, steps_per_epoch: int, total_steps: int, warmup_epochs: float
+    shape: ScheduleShape, *, learning_rate: Rate, steps_per_epoch: Step, total_steps: Step, warmup_epochs: Rate
 ) -> Schedule:
     """The learning rate as a function of the step: a linear warm-up, then a shape over the remaining epochs.
+
+    All numbers may be traced.
 
     Example:
       >>> rate = make_schedule(
@@ -66,11 +68,16 @@ def make_schedule(
     def rate(step: Step) -> jax.Array:
         epoch = exact_epoch(step, steps_per_epoch)
         # The step after the warm-up is the first at the full rate; the very first is not wasted on a rate of zero.
-        warm = (jnp.asarray(step, jnp.float32) + 1.0) / (max(warmup_epochs, 1e-9) * steps_per_epoch)
-        after = shape(epoch - warmup_epochs, max(remaining, 1e-9))
+        warm = (jnp.asarray(step, jnp.float32) + 1.0) / (_positive(warmup_epochs) * steps_per_epoch)
+        after = shape(epoch - warmup_epochs, _positive(remaining))
         return learning_rate * jnp.where(epoch < warmup_epochs, jnp.minimum(warm, 1.0), after)
 
     return rate
+
+
+def _positive(value: Rate) -> Rate:
+    """The value, or what can be divided by if that is zero; a plain number stays one."""
+    return jnp.maximum(value, 1e-9).astype(jnp.float32) if isinstance(value, jax.Array) else max(value, 1e-9)
 
 
 def _sgd(config: ConfigDict, learning_rate: Rate, decayed: Any) -> optax.GradientTransformation:

@@ -1,0 +1,153 @@
+"""The numbers of a configuration that a compiled step takes as arguments: another rate or length is the same program.
+
+Rates, decays, weights and temperatures only take part in arithmetic, so that a step need not be compiled for their
+values. What decides shapes, or whether something is computed at all, stays a part of the program. So does what the
+code of a plugin sees, which may ask about it in ways that only plain numbers answer.
+"""
+
+import json
+from collections import OrderedDict
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from metamask_jax.config import flatten, set_key
+from metamask_jax.training import distributed
+from metamask_jax.training.registry import REGISTRY, Registry, registry_of
+from metamask_jax.training.step import Step, make_train_step
+
+Settings = dict[str, Any]  # numbers by dotted key; `steps_per_epoch` and `total_steps` beside those of a configuration
+
+_LENGTHS = ("steps_per_epoch", "total_steps")
+_ALWAYS = (
+    "loss.alpha",
+    "loss.off_diagonal_weight",
+    "mask.learning_rate",
+    "mask.weight_decay",
+    "meta.head_learning_rate",
+    "meta.learning_rate",
+    "meta.outer_temperature",
+    "optimizer.learning_rate",
+)
+_OF_METHOD = (
+    "method.bank_start",
+    "method.concentration",
+    "method.epsilon",
+    "method.freeze_epochs",
+    "method.momentum",
+    "method.positive_prior",
+    "method.temperature",
+)
+_OF_OPTIMIZER = ("optimizer.trust_coefficient", "optimizer.weight_decay")
+_OF_SCHEDULES = (*_LENGTHS, "optimizer.warmup_epochs")
+
+# What a step does not see: the seed is in the state, the length among the settings, the rest is the host's business.
+_NOT_THE_STEP = (
+    *("checkpoint.", "data.dir", "data.prefetch", "eval.", "guard.", "init.", "log."),
+    *("train.epochs", "train.seed", "train.steps"),
+)
+_PROGRAMS = 8  # kept at a time; those of dozens of runs exhaust the memory maps that a process may have
+
+
+def settings_of(
+    config: ConfigDict, *, steps_per_epoch: int, total_steps: int, registry: Registry | None = None
+) -> Settings:
+    """The numbers that a step of a validated configuration takes as arguments.
+
+    Args:
+      config: a validated configuration.
+      steps_per_epoch: for the schedules.
+      total_steps: of the whole run.
+      registry: what the configuration's names stand for; None is ours and `config.plugins`.
+
+    Example:
+      >>> from metamask_jax.config import default_config
+      >>> from metamask_jax.training.registry import validate
+      >>> settings = settings_of(validate(default_config()), steps_per_epoch=10, total_steps=100)
+      >>> settings["optimizer.learning_rate"], settings["total_steps"], "train.batch_size" in settings
+      (0.001, 100, False)
+    """
+    numbers = flatten(config) | {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
+    keys = _arguments(config, registry or registry_of(config))
+    return {key: numbers[key] for key in keys if numbers[key] is not None}
+
+
+def make_program(
+    config: ConfigDict,
+    *,
+    steps_per_epoch: int,
+    total_steps: int,
+    axis_name: str | None = None,
+    registry: Registry | None = None,
+) -> Any:
+    """Builds the step `(state, batch, settings) -> (state, metrics)`.
+
+    The arguments are those of `make_train_step`. Where the settings have a number, it takes the place of the
+    configuration's.
+    """
+    registry = registry or registry_of(config)
+    length = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
+
+    def program(state: Any, batch: Any, settings: Settings) -> Any:
+        present = config.copy_and_resolve_references()
+        for key, value in settings.items():
+            if key not in _LENGTHS:
+                set_key(present, key, value)
+        lengths = {key: settings.get(key, length[key]) for key in _LENGTHS}
+        step: Step = make_train_step(present, **lengths, axis_name=axis_name, registry=registry)
+        return step(state, batch)
+
+    return program
+
+
+class Programs:
+    """The compiled steps of several runs in one process: runs whose configurations differ in settings share one."""
+
+    def __init__(self) -> None:
+        """Holds none yet."""
+        self._steps: OrderedDict[str, tuple[Registry | None, Any]] = OrderedDict()
+
+    def step(self, config: ConfigDict, *, registry: Registry | None = None, **lengths: int) -> Any:
+        """The step of a validated configuration on all devices, `(state, batch, settings) -> (state, metrics)`.
+
+        Args:
+          config: a validated configuration.
+          registry: None is ours and `config.plugins`; the object itself tells one registry from another.
+          **lengths: `steps_per_epoch` and `total_steps`.
+        """
+        key = _identity(config, registry, lengths)
+        if key not in self._steps:
+            if len(self._steps) >= _PROGRAMS:
+                self._steps.clear()
+                jax.clear_caches()
+            built = make_program(config, **lengths, axis_name=distributed.AXIS, registry=registry)
+            self._steps[key] = registry, distributed.parallelize(built)  # the registry, so that its id stays its own
+        return self._steps[key][1]
+
+
+def _identity(config: ConfigDict, registry: Registry | None, lengths: dict[str, int]) -> str:
+    """What a program is compiled for, as text."""
+    arguments = _arguments(config, registry or registry_of(config))
+    values = {**flatten(config), **lengths}
+    static = {
+        key: value
+        for key, value in values.items()
+        if not key.startswith(_NOT_THE_STEP) and (key not in arguments or value is None)
+    }
+    return json.dumps([static, None if registry is None else id(registry)], sort_keys=True, default=repr)
+
+
+def _arguments(config: ConfigDict, registry: Registry) -> list[str]:
+    """Keys of the settings: a plugin's own code gets plain numbers."""
+
+    def ours(kind: str, name: str) -> bool:
+        return getattr(registry, kind)[name] is getattr(REGISTRY, kind).get(name)
+
+    keys = [*_ALWAYS]
+    keys += _OF_METHOD if ours("methods", config.method.name) else ()
+    keys += _OF_OPTIMIZER if ours("optimizers", config.optimizer.name) else ()
+    schedules = (config.optimizer.schedule, config.mask.schedule)
+    # A method of somebody else's may ask its clock; our own only count with it.
+    keys += _OF_SCHEDULES if all(ours("schedules", name) for name in schedules) else ()
+    return keys
