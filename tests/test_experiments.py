@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from metamask_jax.cli.experiments import main
 from metamask_jax.config import default_config
@@ -378,3 +379,22 @@ def test_tables_of_kept_cells_are_those_that_the_cells_give(tmp_path):
     tables = EXPERIMENTS["J"].report(runner_module.collect(jobs)).tables
     made = {f"table{number or ''}.csv": comma_separated(table) for number, table in enumerate(tables)}
     assert made == {path.name: path.read_text() for path in shown.glob("*.csv")}
+
+
+def test_measures_are_ranked_by_how_they_rank_the_runs() -> None:
+    random = np.random.default_rng(0)
+    items = []
+    for i, name in enumerate("abcdefghij"):
+        noise = {"effective_rank": 10.0 + i, "lidar": float(random.normal()), "alpha_req": 1.0 + 0.1 * i}
+        values = {f"spectrum.{key}": {"unmasked": value} for key, value in noise.items()}
+        values |= {"alignment.unmasked": {"alignment": 0.0, "uniformity": 0.1 * i}, "knn.accuracy": i / 20}
+        items.append(Result({"run": name}, 0, values | {"linear.accuracy": 0.2 + 0.01 * i}))
+    correlations, runs = EXPERIMENTS["L"].report(Results(items)).tables
+    found = {name: (spearman, kendall) for name, spearman, kendall in correlations.rows}
+    assert found["RankMe"] == ("+1.00 [+1.00, +1.00]", "+1.00")
+    assert found["alpha-ReQ, near 1"][1] == "-1.00"
+    assert found["uniformity"][1] == "-1.00"
+    assert found["alignment"] == ("+nan [+nan, +nan]", "+nan")
+    expected = spearmanr([item.values["spectrum.lidar"]["unmasked"] for item in items], np.arange(10)).statistic
+    assert found["LiDAR"][0].startswith(f"{expected:+.2f} [")
+    assert [row[:2] for row in runs.rows][:2] == [("a", "20.00 (1)"), ("b", "21.00 (1)")]

@@ -83,6 +83,44 @@ def detectable(deviation: float, pairs: int, *, power: float = 0.8, level: float
     return float(shift * deviation / np.sqrt(pairs))
 
 
+class RankCorrelation(NamedTuple):
+    """How well one quantity ranks what another ranks.
+
+    Attributes:
+      spearman: rank correlation.
+      kendall: tau-b.
+      low: lower end of the 95 % interval of Spearman's.
+      high: upper end.
+    """
+
+    spearman: float
+    kendall: float
+    low: float
+    high: float
+
+
+def rank_correlation(x: np.ndarray, y: np.ndarray, *, resamples: int = 2000) -> RankCorrelation:
+    """Rank correlations of two quantities [count], with percentiles of resampled pairs; NaN where all are equal.
+
+    Example:
+      >>> rank_correlation(np.arange(5), np.arange(5) ** 3)[:2]
+      (1.0, 1.0)
+    """
+    from scipy.stats import kendalltau, rankdata
+
+    def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Of rows [..., count]."""
+        a, b = (rankdata(values, axis=-1) - (values.shape[-1] + 1) / 2 for values in (x, y))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray((a * b).sum(-1) / np.sqrt((a**2).sum(-1) * (b**2).sum(-1)))
+
+    draws = np.random.default_rng(0).integers(0, len(x), (resamples, len(x)))
+    sampled = spearman(x[draws], y[draws])
+    sampled = sampled[np.isfinite(sampled)]  # a resample may have one run only
+    low, high = np.percentile(sampled, (2.5, 97.5)) if len(sampled) else (np.nan, np.nan)
+    return RankCorrelation(float(spearman(x, y)), float(kendalltau(x, y).statistic), float(low), float(high))
+
+
 def mean_text(values: Mapping[int, float], *, scale: float = 100.0, digits: int = 2) -> str:
     """Mean and standard deviation over seeds, by default in percent: `43.21 ± 0.54 (3)`."""
     numbers = scale * np.array(list(values.values()), float)
