@@ -93,6 +93,9 @@ def test_leaves_everything_in_the_workdir(finished):
     lines = trajectory(workdir)
     assert [line["step"] for line in lines] == list(range(1, 13))
     assert [line["step"] for line in lines if "knn_accuracy" in line] == [8, 12]  # two epochs of four, and the end
+    # The first step compiles: a rate that counted it would be wrong for a long time.
+    timed = ["images_per_second" in line for line in read_json_lines(workdir / "metrics.jsonl")]
+    assert timed == [False] + 11 * [True]
     assert "<html" in (workdir / "report.html").read_text()
     assert os.listdir(workdir / "tensorboard")
 
