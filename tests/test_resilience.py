@@ -130,6 +130,21 @@ def test_ten_kills_leave_no_trace(shared, uninterrupted, tmp_path, number):
     assert_same_run(tmp_path, uninterrupted)
 
 
+@pytest.mark.slow
+def test_two_processes_begin_with_the_given_weights(shared, uninterrupted, tmp_path):
+    """With a learning rate of zero they still have them after a step."""
+    flags = [f"--config.init.from={uninterrupted}", "--config.init.parts=all", "--config.train.steps=1"]
+    flags += ["--config.optimizer.learning_rate=0.0", "--config.mask.learning_rate=0.0"]
+    processes = start_pair(shared, tmp_path, flags, flags)
+    outputs = [process.communicate(timeout=300)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert "begins with all weights of" in outputs[0]
+    config = tiny_config(OVERRIDES)
+    found, given = final_state(tmp_path, config).state, final_state(uninterrupted, config).state
+    assert found.step == 1
+    jax.tree.map(np.testing.assert_array_equal, (found.params, found.mask), (given.params, given.mask))
+
+
 def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
