@@ -118,24 +118,20 @@ def minibatch_probes(
         layers = jax.tree.map(lambda leaf: leaf[index[mask, part, rate]], trained)
         return np.asarray(_scores(layers, (h - mean) * gains[mask]))
 
-    def held_out_accuracy(mask: int, rate: int) -> float:
-        right, count = 0, held_out[share.own].sum()
-        for rows in row_chunks(train_h):
-            judged = held_out[share.own][rows]
-            found = scores(train_h[rows][judged], mask, 0, rate).argmax(axis=1)
-            right += np.sum(found == np.asarray(train_labels)[rows][judged])
-        right, count = total([right, count])
-        return float(right / count)
+    judged = held_out[share.own]
+    right = np.zeros((len(masks), len(learning_rates)))
+    for rows in row_chunks(train_h):  # once over the rows: they may be on disk
+        h, labels = train_h[rows][judged[rows]], np.asarray(train_labels)[rows][judged[rows]]
+        for mask, rate in np.ndindex(right.shape):
+            right[mask, rate] += np.sum(scores(h, mask, 0, rate).argmax(axis=1) == labels)
+    accuracies = total(right) / held_out.sum()
 
     results = []
     for mask in range(len(masks)):
-        accuracies = [held_out_accuracy(mask, rate) for rate in range(len(learning_rates))]
-        best = int(np.argmax(accuracies))
-        table = dict(zip(learning_rates, accuracies, strict=True))
-        parts = [
-            np.empty((0, num_classes), np.float32),
-            *(scores(test_h[rows], mask, 1, best) for rows in row_chunks(test_h)),
-        ]
+        best = int(np.argmax(accuracies[mask]))
+        table = dict(zip(learning_rates, accuracies[mask].tolist(), strict=True))
+        nothing = np.empty((0, num_classes), np.float32)
+        parts = [nothing, *(scores(test_h[rows], mask, 1, best) for rows in row_chunks(test_h))]
         results.append(TrainedProbe(np.concatenate(parts), learning_rates[best], table))
     return results
 
