@@ -12,6 +12,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import PIL
 import pytest
 
 from metamask_jax.cli.quickstart import run_quickstart
@@ -316,6 +317,15 @@ def test_how_pictures_are_fetched_may_change_when_a_run_goes_on(data_dir, tmp_pa
     go_on(views=2, data__options__threads=64, data__options__processes=3, data__prefetch=9)
     with pytest.raises(ConfigError, match=r"another configuration \(data\.options\.views: 2 -> 3\)"):
         go_on(views=3)
+
+
+def test_hosts_may_fetch_pictures_in_their_own_ways_but_must_see_the_same(data_dir, monkeypatch):
+    compared = {}
+    monkeypatch.setattr(train.processes, "check_agreement", compared.update)
+    train._check_agreement(config_for(data_dir, data__options__threads=2, data__options__views=2))
+    assert compared["data.options.views"] == 2
+    assert compared["pillow"] == PIL.__version__  # whose pixels they see
+    assert not compared.keys() & {"data.options.threads", "data.dir", "data.prefetch"}
 
 
 @pytest.mark.usefixtures("_own_programs")
