@@ -165,3 +165,20 @@ def test_what_a_killed_save_left_behind_is_cleared_away(tmp_path):
     checkpoints.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
     assert_equal(open_checkpoints(tmp_path).restore_latest(state()).state, state(2))
+
+
+def test_killed_while_an_old_one_is_removed_nothing_half_is_left(tmp_path, monkeypatch):
+    """Half a checkpoint by its own name would be offered by `--step`, and could not be rated."""
+    checkpoints = open_checkpoints(tmp_path, keep_last=1, keep_best=True)
+    save(checkpoints, 1)
+    checkpoints.wait()
+    monkeypatch.setattr(shutil, "rmtree", lambda path: shutil.move(path / "metadata", tmp_path.parent) and [][0])
+    save(checkpoints, 2)
+    with pytest.raises(WriteError):  # in place of the kill
+        checkpoints.wait()
+    monkeypatch.undo()
+    assert Checkpoints.for_reading(tmp_path).steps() == [2]
+    checkpoints = open_checkpoints(tmp_path, keep_last=1, keep_best=True)
+    save(checkpoints, 3)
+    checkpoints.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["3"]

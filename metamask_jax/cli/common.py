@@ -1,6 +1,7 @@
 """What the commands share: flags in, exit code out, one sentence for whatever is wrong."""
 
 import argparse
+import errno
 import logging
 import os
 import re
@@ -11,11 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from metamask_jax.config import config_names
-from metamask_jax.errors import CheckpointError, ConfigError, DataError, Interrupted, TrainingError, shown
+from metamask_jax.errors import CheckpointError, ConfigError, DataError, Interrupted, TrainingError, one_line, shown
 
 OVERRIDES = "Any configuration key can be set by --config.KEY=VALUE, such as --config.train.seed=1."
 PROGRAMS = "~/.cache/metamask_jax"  # where compiled programs are kept
 _OVERRIDE = "--config."
+# What a disk says that is full, broken or not ours to write: nothing is wrong with the program.
+_DISK = (*(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO), *(errno.EROFS, errno.EACCES, errno.ESTALE))
 _LONGEST_PATH = 4000  # bytes, a little less than Linux takes: files in a folder have names, too
 
 
@@ -189,6 +192,8 @@ def _judge(error: Exception) -> tuple[int, str]:
         return 1, str(error)
     if isinstance(error, Interrupted):
         return error.exit_code, str(error)
+    if isinstance(error, OSError) and error.errno in _DISK:
+        return 1, f"{one_line(error)}; the same command goes on once that is mended"
     if "jax" in sys.modules:
         jax = sys.modules["jax"]
         if isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1:

@@ -39,7 +39,7 @@ def run_diagnostics(subject: Subject, names: Sequence[str]) -> dict[str, Diagnos
         found[name] = diagnostic.run(subject)
         head = {"diagnostic": name, "step": subject.run.step, "images": subject.size}
         write_atomically(folder / f"{name}.json", json.dumps(head | to_plain(found[name].values), indent=1))
-        (folder / f"{name}.png").write_bytes(plots.to_png(found[name].figure))
+        write_atomically(folder / f"{name}.png", plots.to_png(found[name].figure))
     return found
 
 

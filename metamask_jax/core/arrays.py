@@ -107,6 +107,24 @@ def require_number(name: str, value: Any, allowed: Callable[[Any], bool], expect
         raise ValueError(f"{name}={shown(value) if isinstance(value, int) else value}; expected {expected}")
 
 
+def require_flag(name: str, value: Any) -> None:
+    """Refuses what is neither true nor false."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}={shown(value)}; expected True or False")
+
+
+def require_function(name: str, value: Any) -> None:
+    """Refuses what cannot be called.
+
+    Example:
+      >>> require_function("loss", 0.5)
+      Traceback (most recent call last):
+      TypeError: loss=0.5; expected a function
+    """
+    if not callable(value):
+        raise TypeError(f"{name}={shown(value)}; expected a function")
+
+
 def require_temperature(temperature: float | jax.Array) -> None:
     """Refuses a temperature that is not positive."""
     require_number("temperature", temperature, lambda t: t > 0, "a number > 0")

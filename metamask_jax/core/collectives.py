@@ -3,11 +3,14 @@
 The only file that asks whether there is a mapped axis.
 """
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from metamask_jax.errors import shown
 
 T = TypeVar("T")
 
@@ -19,7 +22,7 @@ def mean(tree: T, axis_name: str | None) -> T:
       >>> mean(1.5, None)
       1.5
     """
-    return tree if axis_name is None else lax.pmean(tree, axis_name)
+    return tree if axis_name is None else _mapped(axis_name, lambda: lax.pmean(tree, axis_name))
 
 
 def moments(
@@ -45,22 +48,46 @@ def moments(
 
 def maximum(tree: T, axis_name: str | None) -> T:
     """The element-wise maximum of a pytree over devices."""
-    return tree if axis_name is None else lax.pmax(tree, axis_name)
+    return tree if axis_name is None else _mapped(axis_name, lambda: lax.pmax(tree, axis_name))
 
 
 def gather(x: jax.Array, axis_name: str | None, *, axis: int) -> jax.Array:
     """What all devices have, one after another along an axis."""
-    return x if axis_name is None else lax.all_gather(x, axis_name, axis=axis, tiled=True)
+    if axis_name is None:
+        return x
+    return _mapped(axis_name, lambda: lax.all_gather(x, axis_name, axis=axis, tiled=True))
 
 
 def device_count(axis_name: str | None) -> int:
     """How many devices share the batch."""
-    return 1 if axis_name is None else lax.axis_size(axis_name)
+    return 1 if axis_name is None else _mapped(axis_name, lambda: lax.axis_size(axis_name))
 
 
 def device_index(axis_name: str | None) -> jax.Array | int:
     """Which of them this one is."""
-    return 0 if axis_name is None else lax.axis_index(axis_name)
+    return 0 if axis_name is None else _mapped(axis_name, lambda: lax.axis_index(axis_name))
+
+
+def require_axis(axis_name: Any) -> None:
+    """Refuses what cannot be the name of a mapped axis, or of several.
+
+    Example:
+      >>> require_axis(0)
+      Traceback (most recent call last):
+      TypeError: axis_name=0; expected the name of a mapped axis, or None
+    """
+    names = axis_name if isinstance(axis_name, tuple) and axis_name else (axis_name,)
+    if axis_name is not None and not all(isinstance(name, str) for name in names):
+        raise TypeError(f"axis_name={shown(axis_name)}; expected the name of a mapped axis, or None")
+
+
+def _mapped(axis_name: Any, operation: Callable[[], T]) -> T:
+    """Does something along an axis, which must be mapped here."""
+    require_axis(axis_name)
+    try:
+        return operation()
+    except NameError as error:  # JAX's word for it
+        raise ValueError(f"axis_name={shown(axis_name)}; expected an axis that is mapped here, or None") from error
 
 
 def sums_gradients(batch: Any, axis_name: str | None) -> bool:

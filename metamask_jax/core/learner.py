@@ -27,9 +27,10 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from metamask_jax.core.arguments import check_arguments
 from metamask_jax.core.collectives import mean, sums_gradients
 from metamask_jax.core.guard import agreed, guard, mask_metrics
-from metamask_jax.core.meta import TRAINING_ESTIMATORS, Estimator, MetaGradient, lookahead_gradient, meta_gradient_parts
+from metamask_jax.core.meta import Estimator, MetaGradient, lookahead_gradient, meta_gradient_parts
 from metamask_jax.core.state import Gradient, MetaMaskState, Pair, Report
 from metamask_jax.core.trial import Scope, require_floating
 from metamask_jax.core.types import Metrics, PyTree
@@ -113,13 +114,10 @@ def metamask(
       >>> bool(metrics["loss"] < first["loss"]), int(state.step)
       (True, 21)
     """
-    if isinstance(trial, str) and trial != "optimizer":
-        raise ValueError(f"trial={trial!r}; expected 'optimizer', learning rates, or a function of the step")
-    _check_arguments(estimator=estimator, outer_loss=outer_loss, scope=scope, every=every, accumulate=accumulate)
     algorithm = _Algorithm(
         total_loss=total_loss,
         method_loss=method_loss,
-        outer_loss=outer_loss or method_loss,
+        outer_loss=outer_loss,
         optimizer=optimizer,
         mask_optimizer=mask_optimizer,
         estimator=estimator,
@@ -131,6 +129,7 @@ def metamask(
         activation=activation,
         axis_name=axis_name,
     )
+    check_arguments(**vars(algorithm))
     return Learner(algorithm.init, algorithm.update)
 
 
@@ -140,7 +139,7 @@ class _Algorithm:
 
     total_loss: Loss
     method_loss: Loss
-    outer_loss: Loss
+    outer_loss: Loss | None
     optimizer: Optimizer
     mask_optimizer: Optimizer
     estimator: str | Estimator | None
@@ -216,7 +215,7 @@ class _Algorithm:
             # Trial model states are dropped: only the regular step's survives.
             inner, outer = (
                 lambda params, mask, loss=loss: _evaluate(loss, params, mask, start.model_state, batch)[0]
-                for loss in (self.method_loss, self.outer_loss)
+                for loss in (self.method_loss, self.outer_loss or self.method_loss)
             )
             assert self.estimator is not None
             parts = meta_gradient_parts(
@@ -292,22 +291,6 @@ class _Algorithm:
             raise TypeError(f"batch is a {type(batch).__name__}; expected {expected} for estimator={self.estimator!r}")
         if sums_gradients(batch, self.axis_name):
             raise ValueError("jax.shard_map with check_vma=True; expected check_vma=False around `update`")
-
-
-def _check_arguments(
-    *, estimator: str | Estimator | None, outer_loss: Loss | None, scope: Scope, every: int, accumulate: int
-) -> None:
-    if isinstance(estimator, str) and estimator not in TRAINING_ESTIMATORS:
-        allowed = ", ".join(map(repr, TRAINING_ESTIMATORS))
-        raise ValueError(f"estimator={estimator!r}; expected one of {allowed}, a function or None")
-    for name, count in (("every", every), ("accumulate", accumulate)):
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name}={count!r}; expected a whole number >= 1")
-    if estimator == "lookahead" and (outer_loss is not None or scope is not None or every != 1 or accumulate != 1):
-        raise ValueError(
-            "estimator='lookahead' with outer_loss, scope, every or accumulate; expected none of them: its trial step "
-            "is the whole regular step before, and the present total loss judges it"
-        )
 
 
 def _at(optimizer: Optimizer, step: jax.Array) -> optax.GradientTransformation:

@@ -24,7 +24,7 @@ def init_mask(dim: int, *, activation: str = "sigmoid") -> jax.Array:
       Array([1., 1., 1.], dtype=float32)
     """
     require_whole("dim", dim)
-    _require_activation(activation)
+    require_activation(activation)
     return jnp.zeros(dim) if activation == "sigmoid" else jnp.ones(dim)
 
 
@@ -35,7 +35,7 @@ def mask_weights(logits: jax.Array, *, activation: str = "sigmoid") -> jax.Array
       >>> mask_weights(jnp.zeros(2))
       Array([0.5, 0.5], dtype=float32)
     """
-    _require_activation(activation)
+    require_activation(activation)
     logits = _floating(as_array(logits, "logits"), "logits")
     return jax.nn.sigmoid(logits) if activation == "sigmoid" else logits
 
@@ -60,6 +60,7 @@ def _floating(x: jax.Array, name: str) -> jax.Array:
     return x
 
 
-def _require_activation(activation: str) -> None:
+def require_activation(activation: str) -> None:
+    """Refuses what is no activation."""
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ValueError(f"activation={shown(activation)}; expected one of {', '.join(map(repr, ACTIVATIONS))}")

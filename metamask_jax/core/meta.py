@@ -15,15 +15,27 @@ same weights), the meta-gradient after. The losses must be those of the whole ba
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from metamask_jax.core.arrays import require_function
 from metamask_jax.core.collectives import mean
-from metamask_jax.core.trial import Scope, TrialStep, make_trial_step, pull_back_step, require_floating, restrict, split
+from metamask_jax.core.trial import (
+    Scope,
+    TrialStep,
+    make_trial_step,
+    pull_back_step,
+    require_floating,
+    require_like,
+    require_scope,
+    restrict,
+    split,
+)
 from metamask_jax.core.types import PyTree
+from metamask_jax.errors import shown
 
 Loss = Callable[[PyTree, PyTree], jax.Array]
 Estimator = Callable[[Loss, Loss, PyTree, PyTree, TrialStep, str | None], "MetaGradient"]
@@ -79,7 +91,7 @@ def trial_params(
       >>> trial_params(loss, jnp.array([1.0, 1.0]), jnp.array([1.0, 2.0]), learning_rate=0.1)
       Array([0.9, 0.6], dtype=float32)
     """
-    require_floating("params", params)
+    _require_problem(inner_loss=inner_loss, params=params, mask=mask)
     step = make_trial_step(learning_rate, optimizer, opt_state)
     return step(mean(jax.grad(inner_loss)(params, mask), axis_name), params)
 
@@ -158,16 +170,17 @@ def meta_gradient_parts(
       >>> f"{optax.tree.norm(parts.direct):.4f}, {optax.tree.norm(parts.second_order):.4f}"
       '1.0837, 0.9767'
     """
-    if not callable(estimator) and estimator not in ESTIMATORS:
-        raise ValueError(f"estimator={estimator!r}; expected one of {', '.join(map(repr, ESTIMATORS))}, or a function")
-    require_floating("params", params)
-    require_floating("mask", mask)
+    if not callable(estimator) and not (isinstance(estimator, str) and estimator in ESTIMATORS):
+        allowed = ", ".join(map(repr, ESTIMATORS))
+        raise ValueError(f"estimator={shown(estimator)}; expected one of {allowed}, or a function")
+    _require_problem(inner_loss=inner_loss, outer_loss=outer_loss, params=params, mask=mask)
+    require_scope(scope)
     estimate = estimator if callable(estimator) else ESTIMATORS[estimator]
     step = make_trial_step(learning_rate, optimizer, opt_state)
     if scope is None:
-        return estimate(inner_loss, outer_loss, params, mask, step, axis_name)
+        return _checked(estimate(inner_loss, outer_loss, params, mask, step, axis_name))
     moving, join = split(params, scope)
-    return estimate(
+    found = estimate(
         lambda moving, mask: inner_loss(join(moving), mask),
         lambda moving, mask: outer_loss(join(moving), mask),
         moving,
@@ -175,6 +188,7 @@ def meta_gradient_parts(
         restrict(step, params, scope),
         axis_name,
     )
+    return _checked(found)
 
 
 def lookahead_gradient(
@@ -216,8 +230,8 @@ def lookahead_gradient(
       >>> (direct + second_order).round(4)  # with one minibatch, as `exact`
       Array([ 0.63, -0.24], dtype=float32)
     """
-    require_floating("previous_params", previous_params)
-    require_floating("previous_mask", previous_mask)
+    _require_problem(previous_loss=previous_loss, previous_params=previous_params, previous_mask=previous_mask)
+    require_like("slope", slope, "previous_params", previous_params)
     step = make_trial_step(learning_rate, optimizer, opt_state)
 
     gradient, pull_to_mask = jax.vjp(
@@ -227,6 +241,22 @@ def lookahead_gradient(
     _, pull_to_gradient = pull_back_step(step, gradient, previous_params)
     (second_order,) = pull_to_mask(pull_to_gradient(slope))
     return mean(second_order, axis_name)
+
+
+def _require_problem(**arguments: Any) -> None:
+    """Refuses losses that are no functions, and weights and masks that are no arrays."""
+    for name, value in arguments.items():
+        if name.endswith("loss"):
+            require_function(name, value)
+        else:
+            require_floating(name, value)
+
+
+def _checked(found: MetaGradient) -> MetaGradient:
+    """Refuses what an estimator of somebody's own may give."""
+    if not isinstance(found, MetaGradient):
+        raise TypeError(f"the estimator has given {shown(found)}; expected a MetaGradient")
+    return found
 
 
 def _exact(
@@ -271,7 +301,7 @@ def finite_difference(radius: float = 0.01) -> Estimator:
         scale = radius / jnp.where(length > 0, length, 1.0)  # no direction, no second-order term
 
         def mask_gradient(sign: float) -> PyTree:
-            moved = jax.tree.map(lambda w, d: (w + sign * scale * d).astype(w.dtype), params, direction)
+            moved = jax.tree.map(lambda w, d: (w + sign * scale * d).astype(jnp.result_type(w)), params, direction)
             return mean(jax.grad(inner_loss, argnums=1)(moved, mask), axis_name)
 
         second_order = jax.tree.map(

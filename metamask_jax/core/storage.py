@@ -1,20 +1,24 @@
 """Files that are whole or not there: a reader, or a kill at any moment, sees the old content or the new one."""
 
 import errno
+import hashlib
 import json
 import logging
 import math
 import os
 import pathlib
 import secrets
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 _log = logging.getLogger(__name__)
 _FEW = 5  # damaged lines that are named
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what file systems say that have none
 
 
 @contextmanager
@@ -28,19 +32,88 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """
     if path.exists() and not path.is_file():
         raise FileExistsError(errno.EEXIST, "it is there and is no regular file", str(path))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    try:
+    with _temporary(path) as temporary:
         yield temporary
         os.replace(temporary, path)
-    finally:
-        with suppress(OSError):  # it is gone already, or could never be made
-            temporary.unlink()
 
 
 def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
     """Replaces a file in one go."""
     with replacing(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def create_exclusively(path: pathlib.Path, content: str) -> bool:
+    """Makes a file, in one go, unless there is one of that name already, on NFS too.
+
+    Returns:
+      Whether it did.
+    """
+    try:
+        with _temporary(path) as temporary:
+            temporary.write_text(content)
+            os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return _create_in_place(path, content)
+    return True
+
+
+def _create_in_place(path: pathlib.Path, content: str) -> bool:
+    """The same where a file has one name only: for a moment it is there and empty."""
+    try:
+        file = path.open("x")
+    except FileExistsError:
+        return False
+    try:
+        with file:
+            file.write(content)
+    except OSError:
+        path.unlink()
+        raise
+    return True
+
+
+@contextmanager
+def _temporary(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A name beside `path` for a file that is gone when the block ends; what a kill has left of earlier ones goes too.
+
+    The name tells the process and where its number means something.
+    """
+    mine = f".{path.name}.{hashlib.blake2b(machine().encode(), digest_size=3).hexdigest()}."
+    with suppress(OSError):  # where nothing can be made either, as the block will tell
+        for left in path.parent.iterdir():
+            if left.name.startswith(mine) and left.suffix == ".tmp" and not _is_running(left.name[len(mine) :]):
+                left.unlink(missing_ok=True)
+    temporary = path.with_name(f"{mine}{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+    finally:
+        with suppress(OSError):  # it is gone already, or could never be made
+            temporary.unlink()
+
+
+def _is_running(name: str) -> bool:
+    """Whether the process whose number a name begins with is there, or may be."""
+    try:
+        os.kill(int(name.partition(".")[0]), 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, ValueError, OverflowError):
+        return True
+    return True
+
+
+@cache
+def machine() -> str:
+    """Where process ids mean the same: this boot of this machine, and on it this container."""
+    with suppress(OSError):
+        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    return socket.gethostname()
 
 
 class JsonLines:

@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from metamask_jax.core.arrays import require_number
 from metamask_jax.core.types import PyTree
+from metamask_jax.errors import one_line, shown
 
 TrialStep = Callable[[PyTree, PyTree], PyTree]  # (gradient, params) to trial params
 Scope = str | Callable[[str], bool] | None
@@ -21,15 +23,39 @@ def make_trial_step(
         given = "neither" if optimizer is None else "both"
         raise ValueError(f"{given} of learning_rate and optimizer given; expected exactly one of them")
     if optimizer is None:
+        for rate in jax.tree.leaves(learning_rate):
+            require_number(
+                "learning_rate", rate, lambda rate: rate > -float("inf"), "a number, or one for each subtree"
+            )
         return lambda gradient, params: _descend(params, gradient, learning_rate)
+    require_optimizer("optimizer", optimizer)
     if opt_state is None:
         raise ValueError("opt_state=None; expected the state of the given optimizer")
 
     def step(gradient: PyTree, params: PyTree) -> PyTree:
-        updates, _ = optimizer.update(gradient, opt_state, params)
-        return jax.tree.map(lambda w, u: (w + u).astype(w.dtype), params, updates)
+        try:
+            updates, _ = optimizer.update(gradient, opt_state, params)
+            require_like("the update", updates, "params", params)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"opt_state={shown(jax.tree.structure(opt_state))} is not a state of the given optimizer "
+                f"({one_line(error)}); expected what its init(params) gives, or a later one"
+            ) from error
+        return jax.tree.map(lambda w, u: (w + u).astype(jnp.result_type(w)), params, updates)
 
     return step
+
+
+def require_optimizer(name: str, optimizer: Any) -> None:
+    """Refuses what is not an optax transformation."""
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise TypeError(f"{name}={shown(optimizer)}; expected an optax transformation such as optax.sgd(0.1)")
+
+
+def require_scope(scope: Any) -> None:
+    """Refuses what does not choose parameters by name."""
+    if not (scope is None or isinstance(scope, str) or callable(scope)):
+        raise TypeError(f"scope={shown(scope)}; expected the beginning of names, a predicate on a name, or None")
 
 
 def pull_back_step(step: TrialStep, gradient: PyTree, params: PyTree) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
@@ -68,7 +94,7 @@ def split(params: PyTree, scope: Scope) -> tuple[list[jax.Array], Callable[..., 
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
     chosen = [i for i, name in enumerate(names) if _in_scope(name, scope)]
     if not chosen:
-        raise ValueError(f"scope={scope!r} holds none of the params; expected some of {', '.join(names)}")
+        raise ValueError(f"scope={shown(scope)} holds none of the params; expected some of {', '.join(names)}")
 
     def join(leaves: list[jax.Array], rest: PyTree = params) -> PyTree:
         joined = jax.tree.leaves(rest)
@@ -101,7 +127,7 @@ def _descend(params: PyTree, gradient: PyTree, learning_rate: PyTree) -> PyTree:
     """One plain gradient step, with one rate or one for each subtree."""
 
     def subtree(rate: Any, params: PyTree, gradient: PyTree) -> PyTree:
-        return jax.tree.map(lambda w, g: (w - rate * g).astype(w.dtype), params, gradient)
+        return jax.tree.map(lambda w, g: (w - rate * g).astype(jnp.result_type(w)), params, gradient)
 
     try:
         return jax.tree.map(subtree, learning_rate, params, gradient)
@@ -111,16 +137,27 @@ def _descend(params: PyTree, gradient: PyTree, learning_rate: PyTree) -> PyTree:
 
 
 def require_floating(name: str, tree: PyTree) -> None:
-    """Refuses a pytree with a leaf that is not a floating-point array, such as a whole Equinox module."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    """Refuses a pytree without leaves, or with one that is no floating-point array, such as a whole Equinox module."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    if not leaves:
+        raise TypeError(f"{name}={shown(tree)}; expected a pytree of floating-point arrays, not empty")
+    for path, leaf in leaves:
         where = f"{name}{jax.tree_util.keystr(path)}"
         try:
             dtype = jnp.result_type(leaf)
         except TypeError:
             raise TypeError(
-                f"{where} is {leaf!r}; expected arrays only: split a model into arrays and the rest first, "
+                f"{where} is {shown(leaf)}; expected arrays only: split a model into arrays and the rest first, "
                 "params, static = equinox.partition(model, equinox.is_inexact_array), or "
                 "graphdef, params, rest = flax.nnx.split(model, flax.nnx.Param, ...)"
             ) from None
         if not jnp.issubdtype(dtype, jnp.floating):
             raise TypeError(f"{where}.dtype={dtype}; expected a floating-point type")
+
+
+def require_like(name: str, tree: PyTree, like_name: str, like: PyTree) -> None:
+    """Refuses a pytree whose structure or shapes are not those of another."""
+    require_floating(name, tree)
+    found, expected = (jax.tree.map(jnp.shape, each) for each in (tree, like))
+    if jax.tree.structure(tree) != jax.tree.structure(like) or found != expected:
+        raise ValueError(f"{name} has shapes {shown(found)}; expected those of {like_name}, {shown(expected)}")

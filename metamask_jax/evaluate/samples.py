@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from metamask_jax.augment import CustomViews, ViewSpec, example_keys, make_augmentation
 from metamask_jax.data.loader import batches
 from metamask_jax.data.sources import Source, open_configured
-from metamask_jax.training.registry import Registry, registry_of
+from metamask_jax.training.registry import Registry, resolve_registry
 
 
 class Samples(NamedTuple):
@@ -44,7 +44,7 @@ def draw_samples(
     source = source or open_configured(data, split="pretrain")
     batch_size = max(examples, min(config.train.batch_size, len(source)))
     batch = next(batches(source, seed=seed, start_step=step, batch_size=batch_size, num_steps=1))
-    specs = (registry or registry_of(config)).augmentations[data.augmentation](data.image_size)
+    specs = (resolve_registry(registry, config)).augmentations[data.augmentation](data.image_size)
     keys = example_keys(seed, step, batch.positions[:examples])
     if isinstance(specs, CustomViews):
         views = _to_unit_range(np.asarray(specs.full(jnp.asarray(batch.images[:examples]), keys)))

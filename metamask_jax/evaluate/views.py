@@ -12,7 +12,7 @@ from metamask_jax.augment import PRESETS, Augmentation, CenterCrop, RandomResize
 from metamask_jax.data.pictures import CentreView, RandomView
 from metamask_jax.data.sources import Source
 from metamask_jax.data.streams import StreamSource
-from metamask_jax.training.registry import Registry, registry_of
+from metamask_jax.training.registry import Registry, resolve_registry
 
 
 def eval_view(config: ConfigDict, registry: Registry | None = None) -> ViewSpec:
@@ -21,7 +21,7 @@ def eval_view(config: ConfigDict, registry: Registry | None = None) -> ViewSpec:
     An encoder trained on Lab channels is shown Lab channels. This is the one definition for features, probes and
     exported files.
     """
-    registry = registry or registry_of(config)
+    registry = resolve_registry(registry, config)
     size = config.data.image_size
     trained_on = color_space(registry.augmentations[config.data.augmentation](size))
     return PRESETS["eval_lab" if trained_on == "lab" else "eval"](size)[0]

@@ -15,7 +15,7 @@ from metamask_jax.errors import CheckpointError, ConfigError
 from metamask_jax.evaluate.cache import cached_features
 from metamask_jax.evaluate.features import Allocate, extract_source, make_extractor
 from metamask_jax.training.checkpoint import Checkpoints, DamagedError
-from metamask_jax.training.registry import Registry, registry_of, validate
+from metamask_jax.training.registry import Registry, resolve_registry, validate
 from metamask_jax.training.state import TrainState, init_state
 
 
@@ -70,7 +70,7 @@ def load_run(workdir: str | pathlib.Path, *, step: int | str = "last", registry:
         raise CheckpointError(f"--workdir {workdir}: {error}") from error
     finally:
         checkpoints.close()
-    return Run(workdir, config, restored.state, found, registry or registry_of(config))
+    return Run(workdir, config, restored.state, found, resolve_registry(registry, config))
 
 
 def features(run: Run, source: Source) -> tuple[np.ndarray, np.ndarray]:

@@ -117,9 +117,12 @@ def run_job(job: Job) -> None:
     """Pretrains, going on where an earlier attempt stopped, and takes the measures that are missing."""
     from metamask_jax.evaluate.online import pretrain
     from metamask_jax.experiments.measures import measure
+    from metamask_jax.reporting.report import write_report
 
     if not (job.workdir / "result.json").exists():
         pretrain(job.config, job.workdir)
+    elif not (job.workdir / "report.html").exists():  # an earlier attempt was killed in between
+        write_report(job.workdir)
     for name in job.missing():
         job.write(name, measure(name, job.workdir))
     job.keep()

@@ -18,7 +18,7 @@ from metamask_jax.errors import ConfigError, ExportError, shown
 from metamask_jax.evaluate.workdir import Run
 from metamask_jax.methods.base import init_module
 from metamask_jax.models.torchvision import from_torchvision
-from metamask_jax.training.registry import Registry, registry_of, validate
+from metamask_jax.training.registry import Registry, resolve_registry, validate
 from metamask_jax.training.state import TrainState, build_encoder
 
 WEIGHTS, MASK, CONFIG, CARD = "model.safetensors", "mask.safetensors", "config.json", "README.md"
@@ -79,7 +79,7 @@ def exported_run(folder: pathlib.Path, registry: Registry | None = None) -> Run:
         ) from error
     config.mask.activation = "identity"
     config = validate(config, registry)
-    registry = registry or registry_of(config)
+    registry = resolve_registry(registry, config)
     size = config.data.image_size
     encoder = build_encoder(config, axis_name=None, registry=registry)
     like = jax.eval_shape(lambda: init_module(encoder, jax.random.key(0), 2, size, size, 3))

@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import pathlib
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from metamask_jax.errors import CheckpointError, one_line
 from metamask_jax.version import __version__
 
 _log = logging.getLogger(__name__)
-policies = ocp.checkpoint_managers
+_UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of what is no checkpoint yet, or no more
 _METRIC = "metric.json"  # beside the arrays of a checkpoint that was evaluated
 _LONG = 120  # characters of another's message within a sentence of ours
 RESTART = "or --restart, which keeps what is there in a folder beside and begins with step 1"
@@ -68,16 +69,11 @@ class Checkpoints:
         """
         self._path = pathlib.Path(folder).absolute()
         self._path.mkdir(parents=True, exist_ok=True)
-        keep: list[Any] = [policies.LatestN(keep_last)]
-        if keep_every is not None:
-            keep.append(policies.EveryNSteps(keep_every))
-        if keep_best:
-            keep.append(_Best(self._path))
+        self._keep = (keep_last, keep_every, keep_best)
         self._manager = ocp.CheckpointManager(
             self._path,
             options=ocp.CheckpointManagerOptions(
                 create=False,
-                preservation_policy=policies.AnyPreservationPolicy(keep),
                 cleanup_tmp_directories=True,
                 enable_async_checkpointing=False,  # our own thread copies and hashes, too
                 multiprocessing_options=_alone("main"),
@@ -146,6 +142,19 @@ class Checkpoints:
                     metadata=ocp.args.JsonSave(metadata | {"digest": _digest(arrays)}),
                 ),
             )
+            self._remove_old()
+
+    def _remove_old(self) -> None:
+        """Removes the checkpoints that are not to be kept, each in one go: half of one must not look like one."""
+        (last, every, best), steps = self._keep, sorted(self._manager.all_steps())
+        kept: set[int | None] = {*steps[-last:], *(step for step in steps if every is not None and step % every == 0)}
+        if best:
+            kept.add(_best({step: _metric(self._path / str(step)) for step in steps}))
+        for step in sorted(set(steps) - kept):
+            # By this name a kill leaves something that is cleared away when the folder is opened.
+            aside = (self._path / str(step)).rename(self._path / f"{step}.removed{_UNFINISHED}")
+            shutil.rmtree(aside)
+        self._manager.reload()
 
     def rate(self, step: int, metric: float) -> None:
         """Notes the metric by which the best checkpoint is chosen, measured after the checkpoint was written."""
@@ -235,19 +244,6 @@ def _alone(name: str) -> Any:
         return ocp.options.MultiprocessingOptions()
     own = jax.process_index()
     return ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own}, barrier_sync_key_prefix=name)
-
-
-class _Best:
-    """The rule that the checkpoint with the highest metric is kept, the first of equals."""
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        self._folder = folder
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Which of the checkpoints this rule keeps."""
-        del context
-        best = _best({info.step: _metric(self._folder / str(info.step)) for info in checkpoints})
-        return [info.step == best for info in checkpoints]
 
 
 def _best(metrics: Mapping[int, float | None]) -> int | None:

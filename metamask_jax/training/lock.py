@@ -1,7 +1,8 @@
 """One run per working directory: a lock that tells who holds it, and that a crash does not leave locked.
 
-The lock is a file that only one process can create, on NFS too. It says who made it, and a thread of that process
-touches it every few seconds. A lock whose process is gone, or that nobody touches any more, is taken over.
+The lock is a file that only one process can create, on NFS too, and that is whole at once. It says who made it, and a
+thread of that process touches it every few seconds. A lock whose process is gone, or that nobody touches any more, is
+taken over.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
+from metamask_jax.core.storage import create_exclusively, machine
 from metamask_jax.errors import ConfigError, TrainingError
 
 _log = logging.getLogger(__name__)
@@ -36,7 +38,7 @@ class WorkdirLock:
         self._path = workdir / ".lock"
         self._mine = _myself() | {"token": secrets.token_hex(8)}
         self._stopped = threading.Event()
-        while not self._create():
+        while not create_exclusively(self._path, json.dumps(self._mine)):
             _wait_until_free(workdir, self._path)
         self._thread = threading.Thread(target=self._beat, name="workdir lock", daemon=True)
         self._thread.start()
@@ -62,16 +64,6 @@ class WorkdirLock:
         if found is not None and found.get("token") == self._mine["token"]:
             with contextlib.suppress(OSError):
                 self._path.unlink()
-
-    def _create(self) -> bool:
-        try:
-            # Exclusive creation is atomic on local disks and, from version 3 of the protocol on, on NFS.
-            handle = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-        except FileExistsError:
-            return False
-        with open(handle, "w") as file:
-            json.dump(self._mine, file)
-        return True
 
     def _beat(self) -> None:
         while not self._stopped.wait(_BEAT):
@@ -161,19 +153,11 @@ def _myself() -> dict[str, Any]:
     pid = os.getpid()
     return {
         "host": socket.gethostname(),
-        "machine": _machine(),
+        "machine": machine(),
         "pid": pid,
         "born": _born(pid),
         "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
     }
-
-
-def _machine() -> str:
-    """Where process ids mean the same: this boot of this machine, and on it this container."""
-    with contextlib.suppress(OSError):
-        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    return socket.gethostname()
 
 
 def _born(pid: int) -> str | None:
@@ -190,7 +174,7 @@ def _status(pid: int) -> list[str]:
 
 
 def _is_here(found: dict[str, Any]) -> bool:
-    return found.get("machine") == _machine()
+    return found.get("machine") == machine()
 
 
 def _is_alive(found: dict[str, Any]) -> bool:

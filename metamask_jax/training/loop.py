@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from metamask_jax import kernels
 from metamask_jax.config import apply_overrides, flatten
-from metamask_jax.core.storage import read_json_lines, write_atomically
+from metamask_jax.core.storage import read_json_lines, replacing, write_atomically
 from metamask_jax.data.in_memory import ArraySource
 from metamask_jax.data.sources import DATA_UNCHANGED_BY, Source, open_configured
 from metamask_jax.errors import ConfigError, DataError, TrainingError, one_line
@@ -29,7 +29,7 @@ from metamask_jax.training.initial import first_state
 from metamask_jax.training.logging import Silence, Watch, check_libraries
 from metamask_jax.training.monitor import Evaluator, Monitor, rounding_warning
 from metamask_jax.training.recorder import Outputs, Plan, Recorder, weights_of
-from metamask_jax.training.registry import REGISTRY, Registry, registry_of, validate
+from metamask_jax.training.registry import REGISTRY, Registry, resolve_registry, validate
 from metamask_jax.training.settings import Programs, settings_of
 from metamask_jax.training.signals import caught_signals
 from metamask_jax.training.state import TrainState, has_judge, init_state
@@ -114,8 +114,7 @@ def train(
             return _train(run, state, unlogged)
         except OSError as error:
             raise TrainingError(
-                f"the run in {workdir} cannot go on ({error}); {_newest(run)}, from which the same command resumes "
-                "once that is mended"
+                f"the run in {workdir} cannot go on ({error}); {_newest(run)} once that is mended"
             ) from error
 
 
@@ -130,7 +129,7 @@ def _prepare(
     restart: bool,
 ) -> tuple[_Run, TrainState]:
     """Finds everything and builds everything before anything is written; the second item is the first state."""
-    given, registry = registry, registry or registry_of(config)
+    given, registry = registry, resolve_registry(registry, config)
     config = validate(config, registry)
     kernels.use(config.train.kernels)
     check_libraries(config.log)
@@ -264,7 +263,7 @@ def _train(run: _Run, state: TrainState, unlogged: dict[str, float] | None) -> d
 
 
 def _finish(run: _Run, state: TrainState, seconds: float) -> dict[str, Any]:
-    """Writes result.json and report.npz."""
+    """Writes report.npz and result.json."""
     weights, monitor = weights_of(run.config, state.mask), run.monitor
     measured = monitor.latest or monitor(state)
     arrays = monitor.arrays() if distributed.is_main() else {}
@@ -280,19 +279,23 @@ def _finish(run: _Run, state: TrainState, seconds: float) -> dict[str, Any]:
     }
     if distributed.is_main():
         masks = read_json_lines(run.workdir / "masks.jsonl")
-        write_atomically(run.workdir / "result.json", json.dumps(result, indent=2))
         arrays |= {
             "mask_final": weights,
             "mask_steps": np.array([line["step"] for line in masks]),
             "mask_trajectory": np.array([line["weights"] for line in masks]),
         }
-        np.savez(run.workdir / "report.npz", allow_pickle=False, **arrays)
+        with replacing(run.workdir / "report.npz") as path, path.open("wb") as file:  # a bare path would get a suffix
+            np.savez(file, allow_pickle=False, **arrays)
+        # Last: whoever finds it knows that the run is done.
+        write_atomically(run.workdir / "result.json", json.dumps(result, indent=2))
     return result
 
 
 def _newest(run: _Run) -> str:
     steps = run.outputs.checkpoints.steps() if run.outputs is not None else []
-    return f"the newest whole checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint yet"
+    if not steps:
+        return "there is no checkpoint yet, so the same command begins anew"
+    return f"the newest whole checkpoint is of step {steps[-1]}, from which the same command resumes"
 
 
 def _describe(run: _Run, start: int) -> str:

@@ -77,6 +77,22 @@ def registry_of(config: ConfigDict) -> Registry:
     return registry
 
 
+def resolve_registry(registry: Registry | None, config: ConfigDict) -> Registry:
+    """The registry that is given, or where none is that of the configuration.
+
+    Raises:
+      ConfigError: the configuration is none.
+      TypeError: the registry is none.
+    """
+    if not isinstance(config, ConfigDict):
+        raise ConfigError(f"config={shown(config)}; expected a ConfigDict such as default_config() gives")
+    if registry is None:
+        return registry_of(config)
+    if not isinstance(registry, Registry):
+        raise TypeError(f"registry={shown(registry)}; expected a Registry such as REGISTRY.extended(...), or None")
+    return registry
+
+
 def validate(config: ConfigDict, registry: Registry | None = None) -> ConfigDict:
     """Checks every key, type and value, and fills in the method's own defaults.
 
@@ -90,7 +106,7 @@ def validate(config: ConfigDict, registry: Registry | None = None) -> ConfigDict
     Raises:
       ConfigError: naming the culprit and what is allowed.
     """
-    registry = registry or registry_of(config)
+    registry = resolve_registry(registry, config)
     check_values(
         config,
         {

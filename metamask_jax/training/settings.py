@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from metamask_jax.config import flatten, set_key
 from metamask_jax.training import distributed
-from metamask_jax.training.registry import REGISTRY, Registry, registry_of
+from metamask_jax.training.registry import REGISTRY, Registry, resolve_registry
 from metamask_jax.training.step import Step, make_train_step
 
 Settings = dict[str, Any]  # numbers by dotted key; `steps_per_epoch` and `total_steps` beside those of a configuration
@@ -69,7 +69,7 @@ def settings_of(
       (0.001, 100, False)
     """
     numbers = flatten(config) | {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
-    keys = _arguments(config, registry or registry_of(config))
+    keys = _arguments(config, resolve_registry(registry, config))
     return {key: numbers[key] for key in keys if numbers[key] is not None}
 
 
@@ -86,7 +86,7 @@ def make_program(
     The arguments are those of `make_train_step`. Where the settings have a number, it takes the place of the
     configuration's.
     """
-    registry = registry or registry_of(config)
+    registry = resolve_registry(registry, config)
     length = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
 
     def program(state: Any, batch: Any, settings: Settings) -> Any:
@@ -128,7 +128,7 @@ class Programs:
 
 def _identity(config: ConfigDict, registry: Registry | None, lengths: dict[str, int]) -> str:
     """What a program is compiled for, as text."""
-    arguments = _arguments(config, registry or registry_of(config))
+    arguments = _arguments(config, resolve_registry(registry, config))
     values = {**flatten(config), **lengths}
     static = {
         key: value

@@ -9,11 +9,12 @@ from ml_collections import ConfigDict
 
 from metamask_jax.core.mask import init_mask
 from metamask_jax.core.types import PyTree
+from metamask_jax.errors import shown
 from metamask_jax.methods import Method
 from metamask_jax.methods.base import init_module
 from metamask_jax.models import Encoder, ProjectionHead, WidenedEncoder
 from metamask_jax.training.optimizers import make_mask_optimizer, make_optimizer
-from metamask_jax.training.registry import Registry, registry_of
+from metamask_jax.training.registry import Registry, resolve_registry
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -76,7 +77,7 @@ def has_judge(config: ConfigDict) -> bool:
 
 def build_encoder(config: ConfigDict, *, axis_name: str | None, registry: Registry | None = None) -> Encoder:
     """Builds the encoder of a configuration; `axis_name` synchronises its BatchNorm."""
-    registry = registry or registry_of(config)
+    registry = resolve_registry(registry, config)
     encoder = registry.methods[config.method.name].encoder(
         config.encoder.name,
         width=config.encoder.width,
@@ -95,7 +96,7 @@ def build_encoder(config: ConfigDict, *, axis_name: str | None, registry: Regist
 
 def build_model(config: ConfigDict, *, axis_name: str | None, registry: Registry | None = None) -> Model:
     """Builds the encoder, the redundancy-reduction head and the method; `axis_name` synchronises BatchNorm."""
-    registry = registry or registry_of(config)
+    registry = resolve_registry(registry, config)
     return Model(
         encoder=build_encoder(config, axis_name=axis_name, registry=registry),
         drr_head=ProjectionHead(
@@ -137,8 +138,11 @@ def init_state(config: ConfigDict, *, registry: Registry | None = None, weights:
       registry: what its names stand for; None is ours and `config.plugins`.
       weights: what to begin with; None for `init_weights`, a function of the configuration and its seed alone.
     """
-    registry = registry or registry_of(config)
-    weights = weights or init_weights(config, registry=registry)
+    registry = resolve_registry(registry, config)
+    if weights is None:
+        weights = init_weights(config, registry=registry)
+    if not isinstance(weights, Weights):
+        raise TypeError(f"weights={shown(weights)}; expected Weights such as init_weights gives, or None")
     method = registry.methods[config.method.name].build(config, None)
     state = TrainState(
         step=jnp.zeros((), jnp.int32),

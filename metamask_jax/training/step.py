@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jax import lax
 from ml_collections import ConfigDict
 
-from metamask_jax.core.collectives import gather, mean
+from metamask_jax.core.arrays import require_whole
+from metamask_jax.core.collectives import gather, mean, require_axis
 from metamask_jax.core.learner import META_METRICS, Learner, metamask
 from metamask_jax.core.longer_trials import LONGER_TRIALS
 from metamask_jax.core.losses import linear_head, soft_nearest_neighbor
@@ -28,7 +29,7 @@ from metamask_jax.data.loader import Batch
 from metamask_jax.methods import Inputs, Output, Variables
 from metamask_jax.methods.base import apply_views, redundancy_loss
 from metamask_jax.training.optimizers import make_mask_optimizer, make_optimizer, make_schedule
-from metamask_jax.training.registry import Registry, registry_of
+from metamask_jax.training.registry import Registry, resolve_registry
 from metamask_jax.training.sampling import Sample, make_sampler
 from metamask_jax.training.state import Model, TrainState, build_model, has_judge, looks_ahead
 
@@ -60,7 +61,10 @@ def make_train_step(
       slices of the batch before and this one, for `meta.outer` "next" and "labels" a `Judged` pair of slices. Metrics
       are scalars, equal on all devices.
     """
-    registry = registry or registry_of(config)
+    registry = resolve_registry(registry, config)
+    require_axis(axis_name)
+    for name, count in (("steps_per_epoch", steps_per_epoch), ("total_steps", total_steps)):
+        require_whole(name, count)
     schedules = {
         section: make_schedule(
             registry.schedules[config[section].schedule],

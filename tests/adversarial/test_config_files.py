@@ -102,6 +102,9 @@ class Silent(Exception):
     def __str__(self):
         raise self
 
+def endless():
+    return endless()
+
 def deep(node):
     for _ in range(3000):
         node.a = ConfigDict()
@@ -122,7 +125,7 @@ BODIES = {
     "exits with words": "raise SystemExit('goodbye')",
     "raises the base of all": "raise BaseException('odd')",
     "ends a generator": "raise GeneratorExit",
-    "recurses": "return get_config()",
+    "recurses": "endless()",
     "returns nothing": "return",
     "returns a dict": "return {'train': {'steps': 1}}",
     "returns a class": "return ConfigDict",

@@ -4,7 +4,16 @@ import jax
 import jax.numpy as jnp
 
 from metamask_jax.core import collectives
-from metamask_jax.core.arrays import batch_mean, matmul, require_shape, require_temperature, unit_norm, widen
+from metamask_jax.core.arrays import (
+    as_array,
+    batch_mean,
+    matmul,
+    require_number,
+    require_shape,
+    require_temperature,
+    unit_norm,
+    widen,
+)
 
 
 def soft_nearest_neighbor(
@@ -67,6 +76,7 @@ def linear_head(
       >>> bool(linear_head(h, labels) < 0.1 < linear_head(h[::-1] ** 0, labels))
       True
     """
+    require_number("l2", l2, lambda l2: l2 >= 0, "a number >= 0")
     h, labels = _features(h, labels)
     h, labels = (collectives.gather(x, axis_name, axis=0) for x in (h, labels))
     require_shape("h", h, len(h) % 2 == 0, "an even batch over all devices")
@@ -89,7 +99,7 @@ def linear_head(
 
 
 def _features(h: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    h, labels = widen(h, "h"), jnp.asarray(labels)
+    h, labels = widen(h, "h"), as_array(labels, "labels")
     require_shape("h", h, h.ndim == 2 and len(h) > 0, "[batch, dim]")
     require_shape("labels", labels, labels.shape == h.shape[:1], f"the batch of h, {h.shape[:1]}")
     return h, labels

@@ -58,6 +58,9 @@ def sinkhorn(
     batch = len(scores)
     log_weights = jnp.zeros(batch)
     if past is not None:
+        past = widen(past, "past")
+        fits = past.ndim == 2 and past.shape[1] == scores.shape[1]
+        require_shape("past", past, fits, f"[size, {scores.shape[1]}]")
         scores = jnp.concatenate([scores, past])
         # Every device has them all; together they count once.
         log_weight = jnp.where(past_counts, -jnp.log(collectives.device_count(axis_name)), -jnp.inf)
@@ -111,9 +114,17 @@ def swapped_prediction(
     dim = z.shape[-1]
     require_shape("prototypes", prototypes, prototypes.ndim == 2 and prototypes.shape[1] == dim, f"[prototypes, {dim}]")
     directions = unit_norm(prototypes)
+    if small is not None:
+        small = widen(small, "small")
+        fits = small.ndim == 3 and small.shape[1:] == z.shape[1:]
+        require_shape("small", small, fits, f"[views, {z.shape[1]}, {dim}]")
+    if past is not None:
+        past = widen(past, "past")
+        fits = past.ndim == 3 and (len(past), past.shape[2]) == (len(z), dim)
+        require_shape("past", past, fits, f"[{len(z)}, size, {dim}]")
     views = len(z) + (0 if small is None else len(small))
-    scores = matmul(unit_norm(z if small is None else jnp.concatenate([z, widen(small)])), directions.T)
-    past_scores = None if past is None else matmul(unit_norm(widen(past)), directions.T)
+    scores = matmul(unit_norm(z if small is None else jnp.concatenate([z, small])), directions.T)
+    past_scores = None if past is None else matmul(unit_norm(past), directions.T)
     codes = [
         sinkhorn(
             scores[i],

@@ -7,7 +7,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from metamask_jax.core import collectives
-from metamask_jax.core.arrays import as_projections, batch_mean, map_rows, matmul, peak_magnitude, require_number
+from metamask_jax.core.arrays import (
+    as_projections,
+    batch_mean,
+    map_rows,
+    matmul,
+    peak_magnitude,
+    require_flag,
+    require_number,
+)
 
 
 def redundancy_reduction(
@@ -46,6 +54,8 @@ def redundancy_reduction(
     z = as_projections(z)
     require_number("off_diagonal_weight", off_diagonal_weight, lambda weight: weight >= 0, "a number >= 0")
     require_number("epsilon", epsilon, lambda epsilon: epsilon >= 0, "a number >= 0")
+    for name, flag in (("centered", centered), ("unbiased", unbiased)):
+        require_flag(name, flag)
     batch = z.shape[1] * collectives.device_count(axis_name)
     z = _unit_variance(z, centered=centered, epsilon=epsilon, axis_name=axis_name)
     scale = (batch - 1) / batch if unbiased else 1.0
