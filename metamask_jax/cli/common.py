@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import re
+import signal
 import sys
 import traceback
 import unicodedata
@@ -175,6 +176,8 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | 
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     try:
         return command(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:  # at a moment when there is nothing to save
+        code, message = 128 + signal.SIGINT, "stopped by SIGINT; what was saved before is as it was"
     except Exception as error:
         code, message = _judge(error)
     print(message, file=sys.stderr, flush=True)
@@ -194,6 +197,11 @@ def _judge(error: Exception) -> tuple[int, str]:
         return error.exit_code, str(error)
     if isinstance(error, OSError) and error.errno in _DISK:
         return 1, f"{one_line(error)}; the same command goes on once that is mended"
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in one_line(error):
+        return 1, (
+            f"there is not enough memory ({one_line(error)}); expected more of it, or a smaller "
+            "config.train.batch_size, config.encoder.width or config.eval.size"
+        )
     if "jax" in sys.modules:
         jax = sys.modules["jax"]
         if isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1:

@@ -91,11 +91,13 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
     (root / "cat" / "again").symlink_to(root)
     (root / "cat" / "gone.jpg").symlink_to(root / "nowhere.jpg")
     (root / "cat" / "self.jpg").symlink_to(root / "cat" / "self.jpg")
+    (root / "top.jpg").symlink_to(root / "top.jpg")
     assert found(root) == {"train": ["cat/2.jpg", "dog/1.jpg"]}
     problems = "\n".join(scan(root).problems)
     assert "cat/again leads back to a folder above it" in problems
     assert "gone.jpg is a link that leads nowhere" in problems
     assert "self.jpg is a link that leads nowhere" in problems
+    assert "top.jpg is a link that leads nowhere" in problems
 
 
 @pytest.mark.parametrize("name", ["b\nc", "b\rc", " b", "b\x85c", "b\u2028c", os.fsdecode(b"b\xff")])

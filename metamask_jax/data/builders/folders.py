@@ -86,7 +86,8 @@ def named(path: object) -> str:
 
 def _split_folders(root: pathlib.Path, problems: list[str]) -> dict[str, pathlib.Path]:
     """The folder of each split; the whole folder is `train` where it has no such folders."""
-    folders = [pathlib.Path(entry.path) for entry in _entries(root, []) if entry.is_dir()]
+    # Unlike an entry's own methods, those of os.path take a link that leads to itself for nothing.
+    folders = [pathlib.Path(entry.path) for entry in _entries(root, []) if os.path.isdir(entry.path)]
     splits: dict[str, pathlib.Path] = {}
     others: list[str] = []
     for folder in folders:
@@ -107,7 +108,7 @@ def _split_folders(root: pathlib.Path, problems: list[str]) -> dict[str, pathlib
             f"{named(root)} has a folder {next(iter(splits.values())).name!r} and {beside}; expected train/ and, if "
             "wanted, val/ and test/, and no others: a class of such a name needs another one"
         )
-    loose = [entry.name for entry in _entries(root, []) if entry.is_file() and _is_picture(entry.name)]
+    loose = [entry.name for entry in _entries(root, []) if os.path.isfile(entry.path) and _is_picture(entry.name)]
     problems += [f"{named(root / name)} lies beside train/, in no split" for name in loose]
     return splits
 
