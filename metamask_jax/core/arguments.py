@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import optax
 
-from metamask_jax.core.arrays import require_function, require_number, require_whole
+from metamask_jax.core.arrays import require_function, require_number
 from metamask_jax.core.collectives import require_axis
 from metamask_jax.core.mask import require_activation
 from metamask_jax.core.meta import TRAINING_ESTIMATORS
@@ -41,7 +41,8 @@ def check_arguments(
     _check_trial(trial)
     require_scope(scope)
     for name, count in (("every", every), ("accumulate", accumulate)):
-        require_whole(name, count)
+        if not isinstance(count, int) or not 1 <= count < 2**31:
+            raise ValueError(f"{name}={shown(count)}; expected a whole number >= 1")
     require_activation(activation)
     require_axis(axis_name)
     alone = functions["outer_loss"] is None and scope is None and (every, accumulate) == (1, 1)
