@@ -44,7 +44,7 @@ def draw_samples(
     source = source or open_configured(data, split="pretrain")
     batch_size = max(examples, min(config.train.batch_size, len(source)))
     batch = next(batches(source, seed=seed, start_step=step, batch_size=batch_size, num_steps=1))
-    specs = (resolve_registry(registry, config)).augmentations[data.augmentation](data.image_size)
+    specs = resolve_registry(registry, config).augmentations[data.augmentation](data.image_size)
     keys = example_keys(seed, step, batch.positions[:examples])
     if isinstance(specs, CustomViews):
         views = _to_unit_range(np.asarray(specs.full(jnp.asarray(batch.images[:examples]), keys)))
