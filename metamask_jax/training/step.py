@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from ml_collections import ConfigDict
 
-from metamask_jax.core.arrays import require_whole
+from metamask_jax.core.arrays import require_number
 from metamask_jax.core.collectives import gather, mean, require_axis
 from metamask_jax.core.learner import META_METRICS, Learner, metamask
 from metamask_jax.core.longer_trials import LONGER_TRIALS
@@ -64,7 +64,7 @@ def make_train_step(
     registry = resolve_registry(registry, config)
     require_axis(axis_name)
     for name, count in (("steps_per_epoch", steps_per_epoch), ("total_steps", total_steps)):
-        require_whole(name, count)
+        require_number(name, count, lambda count: count >= 1 and count % 1 == 0, "a whole number >= 1")
     schedules = {
         section: make_schedule(
             registry.schedules[config[section].schedule],
