@@ -2,6 +2,7 @@
 
     metamask-pretrain                                                       # the quickstart: no download, minutes
     metamask-pretrain --config cifar10_resnet18 --workdir runs/cifar10 [--config.train.seed=1 ...]
+    metamask-pretrain --workdir runs/rates --seeds 3 --sweep mask.learning_rate=1,10        # six runs, and a table
 
 The same command resumes. Exit codes: 0 done; 2 something about the input is wrong; 1 training failed; 128 + n stopped
 by signal n with its state saved (143 for SIGTERM, 130 for SIGINT, 129 for SIGHUP).
@@ -10,7 +11,16 @@ by signal n with its state saved (143 for SIGTERM, 130 for SIGINT, 129 for SIGHU
 import sys
 from collections.abc import Sequence
 
-from metamask_jax.cli.common import OVERRIDES, Parser, guarded, join, path_name, set_up_process, split_overrides
+from metamask_jax.cli.common import (
+    OVERRIDES,
+    Parser,
+    guarded,
+    join,
+    path_name,
+    set_up_process,
+    split_overrides,
+    whole_number,
+)
 from metamask_jax.config import apply_overrides, load_config
 
 
@@ -24,6 +34,16 @@ def _pretrain(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--restart", action="store_true", help="begin anew; what is in the workdir is kept in a folder there"
     )
+    parser.add_argument(
+        "--seeds", type=whole_number(1), metavar="N", help="as many runs, from config.train.seed on; one folder each"
+    )
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="KEY=A,B,C",
+        help="one run per value of a configuration key; repeatable: all combinations",
+    )
     parser.add_processes()
     others, overrides = split_overrides(arguments)
     flags = parser.read(others)
@@ -32,6 +52,11 @@ def _pretrain(arguments: Sequence[str]) -> int:
     set_up_process()
     join(flags)
     # Imported after the flags are read, so that a bad one is told at once.
+    if flags.sweep or flags.seeds:
+        from metamask_jax.cli.sweep import run_sweep
+
+        how = {"accept_changes": flags.accept_changes, "restart": flags.restart}
+        return run_sweep(config, flags.workdir, flags.sweep, seeds=flags.seeds, **how)
     if arguments:
         from metamask_jax.evaluate.online import pretrain
 

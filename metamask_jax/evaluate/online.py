@@ -3,7 +3,7 @@
 import logging
 import os
 import pathlib
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ from metamask_jax.data.sources import Source
 from metamask_jax.data.splits import Splits, configured_splits
 from metamask_jax.errors import ConfigError, DataError
 from metamask_jax.evaluate import gallery
-from metamask_jax.evaluate.features import extract_source, make_extractor
+from metamask_jax.evaluate.features import Extractor, extract_source, make_extractor
 from metamask_jax.evaluate.knn import Neighbors, nearest_neighbors, votes
 from metamask_jax.evaluate.metrics import confusion_matrix, top_k_accuracy
 from metamask_jax.evaluate.samples import draw_samples
@@ -24,6 +24,7 @@ from metamask_jax.evaluate.sharding import gathered, share_of, total
 from metamask_jax.evaluate.spectrum import cross_correlation, effective_rank, singular_values
 from metamask_jax.training import loop
 from metamask_jax.training.registry import Registry
+from metamask_jax.training.settings import Programs
 from metamask_jax.training.state import TrainState
 
 _log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ def pretrain(
     accept_changes: bool = False,
     restart: bool = False,
     registry: Registry | None = None,
+    programs: Programs | None = None,
 ) -> dict[str, Any]:
     """Trains in a working directory, or goes on where it left off: `training.loop.train` with kNN and a report.
 
@@ -50,18 +52,20 @@ def pretrain(
       accept_changes: go on even though the configuration is not the one the run was started with.
       restart: begin anew; what is in the working directory is kept in a folder there.
       registry: what the configuration's names stand for; None is ours and `config.plugins`.
+      programs: shared by runs that follow each other in this process, so that equal programs are compiled once.
 
     Returns:
       What is in `result.json`.
     """
-    workdir = pathlib.Path(workdir)
+    workdir, programs = pathlib.Path(workdir), Programs() if programs is None else programs
     result = loop.train(
         config,
         workdir,
         accept_changes=accept_changes,
         restart=restart,
         registry=registry,
-        make_evaluator=OnlineEvaluator,
+        make_evaluator=partial(_make_evaluator, programs=programs, given=registry),
+        programs=programs,
     )
     if jax.process_index() == 0:
         from metamask_jax.reporting.report import write_report  # matplotlib is heavy
@@ -100,13 +104,22 @@ class _Seen(NamedTuple):
     votes: _Votes | None
 
 
+def _make_evaluator(
+    config: ConfigDict, registry: Registry, *, programs: Programs, given: Registry | None
+) -> "OnlineEvaluator":
+    extract = programs.evaluation(config, given, lambda: make_extractor(config, registry=registry))
+    return OnlineEvaluator(config, registry, extract=extract)
+
+
 class OnlineEvaluator:
     """Judges the features of a state by the labelled pictures of the training data, or where there are none by rank."""
 
-    def __init__(self, config: ConfigDict, registry: Registry | None = None) -> None:
-        """Opens nothing yet; `check` does."""
+    def __init__(
+        self, config: ConfigDict, registry: Registry | None = None, *, extract: Extractor | None = None
+    ) -> None:
+        """Opens nothing yet; `check` does. `extract` is for those who have built it before."""
         self._config, self._registry = config, registry
-        self._extract = make_extractor(config, registry=registry)
+        self._extract = extract or make_extractor(config, registry=registry)
         self._seen: _Seen | None = None
 
     def check(self) -> None:

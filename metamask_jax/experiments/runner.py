@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -18,6 +19,7 @@ from metamask_jax.experiments.base import Cell, Experiment, Label, Result, Resul
 from metamask_jax.experiments.identity import folder_name
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.training.registry import validate
+from metamask_jax.training.settings import Programs
 
 _log = logging.getLogger("metamask_jax.experiments")
 
@@ -113,14 +115,19 @@ def only(jobs: list[Job], labels: dict[str, Label]) -> list[Job]:
     return [j for j in jobs if all(str(j.cell.labels.get(key)) == str(value) for key, value in labels.items())]
 
 
-def run_job(job: Job) -> None:
-    """Pretrains, going on where an earlier attempt stopped, and takes the measures that are missing."""
+def run_job(job: Job, programs: Programs | None = None) -> None:
+    """Pretrains, going on where an earlier attempt stopped, and takes the measures that are missing.
+
+    Args:
+      job: what to run.
+      programs: shared by the jobs of this process.
+    """
     from metamask_jax.evaluate.online import pretrain
     from metamask_jax.experiments.measures import measure
     from metamask_jax.reporting.report import write_report
 
     if not (job.workdir / "result.json").exists():
-        pretrain(job.config, job.workdir)
+        pretrain(job.config, job.workdir, programs=programs)
     elif not (job.workdir / "report.html").exists():  # an earlier attempt was killed in between
         write_report(job.workdir)
     for name in job.missing():
@@ -141,7 +148,7 @@ def run_all(jobs: list[Job], *, commands: list[list[str]], workers: int) -> list
     """
     waiting = [pair for pair in zip(jobs, commands, strict=True) if pair[0].missing()]
     _log.info("%d of %d cells are finished", len(jobs) - len(waiting), len(jobs))
-    attempt = _in_another_process if workers > 1 else _in_this_process
+    attempt = _in_another_process if workers > 1 else partial(_in_this_process, programs=Programs())
     began, failures = time.monotonic(), []
     with ThreadPoolExecutor(workers) if workers > 1 else _Inline() as pool:
         for done, ((job, _), failure) in enumerate(zip(waiting, pool.map(attempt, waiting), strict=True), start=1):
@@ -152,21 +159,17 @@ def run_all(jobs: list[Job], *, commands: list[list[str]], workers: int) -> list
     return failures
 
 
-def _in_this_process(pair: tuple[Job, list[str]]) -> str | None:
+def _in_this_process(pair: tuple[Job, list[str]], programs: Programs) -> str | None:
     """Runs a job; returns what went wrong, so that the rest of the grid goes on."""
-    import jax
-
     from metamask_jax.errors import Interrupted
 
     try:
-        run_job(pair[0])
+        run_job(pair[0], programs)
     except Interrupted:  # not this cell's failure: someone wants the grid to stop
         raise
     except Exception as error:
         _log.debug("", exc_info=error)
         return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-    finally:
-        jax.clear_caches()  # the programs of dozens of cells exhaust the memory maps a process may have
     return None
 
 

@@ -6,8 +6,9 @@ code of a plugin sees, which may ask about it in ways that only plain numbers an
 """
 
 import json
-from collections import OrderedDict
-from typing import Any
+import pathlib
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 from ml_collections import ConfigDict
@@ -17,6 +18,7 @@ from metamask_jax.training import distributed
 from metamask_jax.training.registry import REGISTRY, Registry, resolve_registry
 from metamask_jax.training.step import Step, make_train_step
 
+T = TypeVar("T")
 Settings = dict[str, Any]  # numbers by dotted key; `steps_per_epoch` and `total_steps` beside those of a configuration
 
 _LENGTHS = ("steps_per_epoch", "total_steps")
@@ -47,7 +49,7 @@ _NOT_THE_STEP = (
     *("checkpoint.", "data.dir", "data.prefetch", "eval.", "guard.", "init.", "log."),
     *("train.epochs", "train.seed", "train.steps"),
 )
-_PROGRAMS = 8  # kept at a time; those of dozens of runs exhaust the memory maps that a process may have
+_MOST_MAPS = 0.5  # share of the memory maps that a process may have, which the programs of dozens of runs exhaust
 
 
 def settings_of(
@@ -102,11 +104,11 @@ def make_program(
 
 
 class Programs:
-    """The compiled steps of several runs in one process: runs whose configurations differ in settings share one."""
+    """What the runs of one process compile, for runs that follow each other: equal programs are compiled once."""
 
     def __init__(self) -> None:
         """Holds none yet."""
-        self._steps: OrderedDict[str, tuple[Registry | None, Any]] = OrderedDict()
+        self._built: dict[str, tuple[Registry | None, Any]] = {}
 
     def step(self, config: ConfigDict, *, registry: Registry | None = None, **lengths: int) -> Any:
         """The step of a validated configuration on all devices, `(state, batch, settings) -> (state, metrics)`.
@@ -115,15 +117,39 @@ class Programs:
           config: a validated configuration.
           registry: None is ours and `config.plugins`; the object itself tells one registry from another.
           **lengths: `steps_per_epoch` and `total_steps`.
+
+        A run asks for it before it begins: where the process is short of memory maps, all older programs are given up.
         """
-        key = _identity(config, registry, lengths)
-        if key not in self._steps:
-            if len(self._steps) >= _PROGRAMS:
-                self._steps.clear()
-                jax.clear_caches()
-            built = make_program(config, **lengths, axis_name=distributed.AXIS, registry=registry)
-            self._steps[key] = registry, distributed.parallelize(built)  # the registry, so that its id stays its own
-        return self._steps[key][1]
+        if _share_of_maps() > _MOST_MAPS:
+            self._built.clear()
+            jax.clear_caches()
+        return self._once(
+            _identity(config, registry, lengths),
+            registry,
+            lambda: distributed.parallelize(
+                make_program(config, **lengths, axis_name=distributed.AXIS, registry=registry)
+            ),
+        )
+
+    def evaluation(self, config: ConfigDict, registry: Registry | None, build: Callable[[], T]) -> T:
+        """What evaluates the encoder of a validated configuration: what `build` gave for its like, or gives now."""
+        lengths = dict.fromkeys(_LENGTHS, 0)
+        return self._once(f"{config.eval.to_json()} {_identity(config, registry, lengths)}", registry, build)
+
+    def _once(self, key: str, registry: Registry | None, build: Callable[[], T]) -> T:
+        if key not in self._built:
+            self._built[key] = registry, build()  # the registry too, so that no other one gets its id
+        found: T = self._built[key][1]
+        return found
+
+
+def _share_of_maps() -> float:
+    """How many of the memory maps that the system allows this process has in use, from 0 to 1."""
+    try:
+        limit = int(pathlib.Path("/proc/sys/vm/max_map_count").read_text())
+        return pathlib.Path("/proc/self/maps").read_bytes().count(b"\n") / limit
+    except (OSError, ValueError):
+        return 0.0  # no Linux, no such limit
 
 
 def _identity(config: ConfigDict, registry: Registry | None, lengths: dict[str, int]) -> str:
