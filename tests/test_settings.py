@@ -71,6 +71,7 @@ def test_every_method_takes_its_numbers_as_arguments(method, optimizer):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_a_step_of_arguments_is_that_of_constants_and_each_of_them_has_an_effect():
     constant = {"optimizer.schedule": "constant", "mask.schedule": "constant", "mask.activation": "identity"}

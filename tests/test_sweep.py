@@ -53,6 +53,7 @@ def test_folders_say_what_a_run_differs_in(config, tmp_path):
     assert [cell.workdir.name for cell in cells] == ["method.head=(8_4)+seed=0"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_goes_on_and_compiles_once(config, tmp_path, monkeypatch, capsys):
     pretrain, started = online.pretrain, []
 
