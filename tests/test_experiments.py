@@ -139,14 +139,14 @@ def test_every_experiment_runs(name, folder, capsys):
 def test_a_failed_cell_is_reported_retried_and_does_not_stop_the_rest(folder, printed, tmp_path, monkeypatch, capsys):
     finished = {int(json.loads(path.read_text())["loss"]["alpha"]): path.parent for path in runs_in(printed[1])}
 
-    def by_copy(config, workdir):
+    def by_copy(config, workdir, **how):
         """What training would leave, from the same run elsewhere."""
         shutil.copytree(finished[int(config.loss.alpha)], workdir, ignore=shutil.ignore_patterns("measures"))
 
-    def fail_for_one(config, workdir):
+    def fail_for_one(config, workdir, **how):
         if config.loss.alpha == 1.0:
             raise RuntimeError("a bad day")
-        by_copy(config, workdir)
+        by_copy(config, workdir, **how)
 
     shared = ["F5", "--scale=smoke", f"--out={tmp_path}", f"--data_dir={folder / 'data'}"]
     monkeypatch.setattr(online, "pretrain", fail_for_one)
@@ -167,7 +167,7 @@ def runs_in(out):
 def test_a_signal_stops_the_grid_and_not_only_its_cell(folder, tmp_path, monkeypatch, capsys):
     started = []
 
-    def interrupted(config, workdir):
+    def interrupted(config, workdir, **how):
         started.append(workdir)
         raise Interrupted(signal.SIGTERM, step=1)
 
