@@ -50,7 +50,8 @@ class Cell(NamedTuple):
         if config.data.size is None and (self.workdir / "config.json").exists():
             config.data.size = read_config_json(self.workdir).data.size  # training fills it in
         check_workdir(self.workdir, config, accept_changes=accept_changes, restart=restart)
-        return not restart and (self.workdir / "result.json").exists()
+        # The report is the last thing that a run writes.
+        return not restart and all((self.workdir / name).exists() for name in ("result.json", "report.html"))
 
 
 def read_sweeps(texts: Sequence[str], *, seeds: int | None, first_seed: int) -> list[dict[str, str]]:
