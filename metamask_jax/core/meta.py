@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax import lax
 
 from metamask_jax.core.arrays import require_function
 from metamask_jax.core.collectives import mean
@@ -210,7 +211,8 @@ def lookahead_gradient(
 
     Args:
       previous_loss: `(params, mask) -> scalar`, which the previous step descended, on its own minibatch.
-      slope: gradient of the present loss at the present weights, a pytree like `previous_params`.
+      slope: gradient of the present loss at the present weights, a pytree like `previous_params`; on several devices
+        their mean, as training has it.
       previous_params: the weights before the previous step.
       previous_mask: the mask of that step.
       learning_rate: of that step, as in `trial_params`.
@@ -234,11 +236,9 @@ def lookahead_gradient(
     require_like("slope", slope, "previous_params", previous_params)
     step = make_trial_step(learning_rate, optimizer, opt_state)
 
-    gradient, pull_to_mask = jax.vjp(
-        lambda mask: mean(jax.grad(previous_loss)(previous_params, mask), axis_name), previous_mask
-    )
+    gradient, pull_to_mask = jax.vjp(lambda mask: jax.grad(previous_loss)(previous_params, mask), previous_mask)
     # Only pull-backs are used: under jit, the gradient of a step that is linear in it is not computed again.
-    _, pull_to_gradient = pull_back_step(step, gradient, previous_params)
+    _, pull_to_gradient = pull_back_step(step, mean(gradient, axis_name), previous_params)
     (second_order,) = pull_to_mask(pull_to_gradient(slope))
     return mean(second_order, axis_name)
 
@@ -263,12 +263,34 @@ def _exact(
     inner_loss: Loss, outer_loss: Loss, params: PyTree, mask: PyTree, step: TrialStep, axis_name: str | None
 ) -> MetaGradient:
     """Differentiates through the trial step."""
-    # jax.grad of outer_loss(trial(mask), mask), written out so that its two terms can be told apart.
-    gradient, pull_to_mask = jax.vjp(lambda mask: mean(jax.grad(inner_loss)(params, mask), axis_name), mask)
-    at_trial, pull_to_gradient = pull_back_step(step, gradient, params)
-    value, (slope, direct) = jax.value_and_grad(outer_loss, argnums=(0, 1))(at_trial, mask)
+    # jax.grad of outer_loss(trial(mask), mask), written out so that its two terms can be told apart. Means over devices
+    # stand where all devices have the same from there on; the pull-backs between them are each device's own.
+    gradient, pull_to_mask = jax.vjp(lambda mask: jax.grad(inner_loss)(params, mask), mask)
+    at_trial, pull_to_gradient = pull_back_step(step, mean(gradient, axis_name), params)
+    value, slopes = jax.value_and_grad(outer_loss, argnums=(0, 1))(at_trial, mask)
+    slope, direct = mean(slopes, axis_name)
     (second_order,) = pull_to_mask(pull_to_gradient(slope))
-    return MetaGradient(value, mean(direct, axis_name), mean(second_order, axis_name))
+    return MetaGradient(value, direct, mean(second_order, axis_name))
+
+
+def exact_recomputed(
+    inner_loss: Loss, outer_loss: Loss, params: PyTree, mask: PyTree, step: TrialStep, axis_name: str | None
+) -> MetaGradient:
+    """As `exact`, but the inner loss's activations are not kept while the outer loss is computed.
+
+    They are computed again for the pull-back, which takes one more forward pass, so that a meta step needs hardly more
+    memory than a regular one.
+    """
+    gradient = mean(jax.grad(inner_loss)(params, mask), axis_name)
+    at_trial, pull_to_gradient = pull_back_step(step, gradient, params)
+    value, slopes = jax.value_and_grad(outer_loss, argnums=(0, 1))(at_trial, mask)
+    slope, direct = mean(slopes, axis_name)
+    # Without the barrier a compiler finds the same computation twice, and keeps the first one's results.
+    params, direction = lax.optimization_barrier((params, pull_to_gradient(slope)))
+    # Of this gradient only the pull-back is used.
+    _, pull_to_mask = jax.vjp(lambda mask: jax.grad(inner_loss)(params, mask), mask)
+    (second_order,) = pull_to_mask(direction)
+    return MetaGradient(value, direct, mean(second_order, axis_name))
 
 
 def _first_order(

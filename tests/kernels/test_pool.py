@@ -9,6 +9,9 @@ import pytest
 from flax import linen as nn
 
 from metamask_jax.kernels import max_pool
+from metamask_jax.kernels.pool import by_shifts, by_windows
+
+both_forms = pytest.mark.parametrize("pool", [by_shifts, by_windows])
 
 
 @pytest.mark.usefixtures("x64")
@@ -31,12 +34,40 @@ def test_equals_flax_in_value_and_two_derivatives(window: int, stride: int, padd
         np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_first_of_equal_pixels_has_the_gradient() -> None:
-    gradient = jax.jit(jax.grad(lambda x: jnp.sum(max_pool(x, window=2, stride=2, padding=0))))(jnp.ones((1, 2, 2, 1)))
+@both_forms
+def test_first_of_equal_pixels_has_the_gradient(pool: Callable) -> None:
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(pool(x, window=2, stride=2, padding=0))))(jnp.ones((1, 2, 2, 1)))
     np.testing.assert_array_equal(gradient[0, :, :, 0], [[1.0, 0.0], [0.0, 0.0]])
 
 
+@both_forms
 @pytest.mark.parametrize("pixel", [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_nan_is_not_hidden(pixel: tuple[int, int]) -> None:
+def test_nan_is_not_hidden(pixel: tuple[int, int], pool: Callable) -> None:
     x = jnp.ones((1, 2, 2, 1)).at[0, *pixel].set(jnp.nan)
-    assert jnp.isnan(max_pool(x, window=2, stride=2, padding=0)).all()
+    assert jnp.isnan(pool(x, window=2, stride=2, padding=0)).all()
+
+
+@pytest.mark.usefixtures("x64")
+def test_both_forms_have_the_same_derivatives_under_vmap_and_pmap() -> None:
+    """As a meta-gradient of two views takes them, in the half of a batch that each of two devices has."""
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 2, 3, 7, 7, 2)))
+
+    def second(pool: Callable) -> Callable:
+        def loss(x: jax.Array, scale: jax.Array) -> jax.Array:
+            return jnp.sum(jax.vmap(lambda view: pool(scale * view, window=3, stride=2, padding=1))(x) ** 3)
+
+        return jax.pmap(lambda x: jax.grad(lambda s: jnp.sum(jax.grad(loss)(x, s) ** 2))(jnp.ones(())))
+
+    found, shifts, windows = (second(pool)(x) for pool in (max_pool, by_shifts, by_windows))
+    np.testing.assert_allclose(found, windows, rtol=1e-12)
+    np.testing.assert_array_equal(found, shifts)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_each_platform_gets_its_own_form_alone(platform: str) -> None:
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(max_pool(x, window=3, stride=2, padding=1) ** 2)))
+    lowered = gradient.trace(jnp.ones((2, 8, 8, 3))).lower(lowering_platforms=(platform,))
+    text = lowered.as_text()
+    assert ("stablehlo.reduce_window" in text, "stablehlo.pad" in text) == (platform == "tpu", platform == "cpu")
+    if platform == "cpu":
+        assert "conditional" not in lowered.compile().as_text()
