@@ -1,6 +1,6 @@
 """What a training step costs on a TPU, from the TPU's own compiler: nothing is run, and no TPU is needed.
 
-    python benchmarks/tpu.py [--topology v5e:2x4] [--config cifar10_resnet18] [--steps joint exact lookahead head]
+    python benchmarks/tpu.py [--topology v5e:2x4] [--config cifar10_resnet18] [--steps joint exact ...]
         [--dtypes float32 bfloat16] [--effort -1] [--results FILE] [--against FILE]
 
 Needs libtpu (pip install 'metamask_jax[tpu]'). Counts are exact: the same for every run of the same versions. A ResNet
@@ -26,6 +26,7 @@ from metamask_jax.training.registry import validate
 STEPS = {
     "joint": {"mask.learn": "False"},
     "exact": {"meta.estimator": "exact"},
+    "exact_recomputed": {"meta.estimator": "exact_recomputed"},
     "lookahead": {"meta.estimator": "lookahead"},
     "head": {"meta.estimator": "exact", "meta.scope": "head"},
 }

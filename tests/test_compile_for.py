@@ -92,6 +92,7 @@ def test_an_effort_out_of_range_is_refused(effort, capsys):
 def test_suggestions_grow_until_the_batch_cannot_be_split_further():
     config = tiny_config({"train.batch_size": "64"})
     assert list(compile_for.candidates(config, devices=8)) == [
+        {"meta.estimator": "exact_recomputed"},
         {"train.remat": True},
         {"train.accumulate": 2},
         {"train.accumulate": 2, "train.remat": True},
@@ -109,8 +110,8 @@ def test_every_suggestion_is_tried_by_itself_until_one_fits(monkeypatch, capsys)
     tried = []
 
     def compile_step(config, pod, picture, *, effort):
-        tried.append((pod.name, config.train.remat, config.train.accumulate))
-        return compilation.Account(2.0**34, tried[-1] == ("v5e:2x4", True, 2), state=0, batch=0, seconds=0.0)
+        tried.append((pod.name, config.meta.estimator, config.train.remat, config.train.accumulate))
+        return compilation.Account(2.0**34, tried[-1] == ("v5e:2x4", "exact", True, 2), state=0, batch=0, seconds=0.0)
 
     def topology(name):
         return compilation.Topology(name, CHIPS["v5e"], [None] * 8)
@@ -119,8 +120,9 @@ def test_every_suggestion_is_tried_by_itself_until_one_fits(monkeypatch, capsys)
     monkeypatch.setattr(compilation, "topology", topology)
     monkeypatch.setattr(compile_for, "load_config", lambda name: tiny_config().copy_and_resolve_references())
     assert compile_for.main(["v5e:2x4", "--suggest"]) == 1
-    here = [(False, 1), (True, 1), (False, 2), (True, 2)]
-    assert tried == [*(("v5e:2x4", *settings) for settings in here), ("v5e:4x4", False, 1)]
+    exact = [(False, 1), (True, 1), (False, 2), (True, 2)]
+    settings = [("exact", *exact[0]), ("exact_recomputed", False, 1), *(("exact", *others) for others in exact[1:])]
+    assert tried == [*(("v5e:2x4", *others) for others in settings), ("v5e:4x4", "exact", False, 1)]
     printed = capsys.readouterr()
     assert "16.00 GiB of 15.75 GiB: DOES NOT FIT" in printed.out
     assert "--config.train.accumulate=2 --config.train.remat=True" in printed.err

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from metamask_jax.core.longer_trials import neumann, unrolled
-from metamask_jax.core.meta import meta_gradient, meta_gradient_parts
+from metamask_jax.core.meta import exact_recomputed, meta_gradient, meta_gradient_parts
 from tests.references import relative_error
 from tests.test_learner import JOINT, doubled, losses, start
 
@@ -26,7 +26,9 @@ def problem():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("estimator", [unrolled(1), neumann(1)], ids=["unrolled", "neumann"])
+@pytest.mark.parametrize(
+    "estimator", [unrolled(1), neumann(1), exact_recomputed], ids=["unrolled", "neumann", "recomputed"]
+)
 @pytest.mark.parametrize("trial", ["plain", "adam"])
 def test_one_step_is_exact(estimator, trial):
     arguments = problem()

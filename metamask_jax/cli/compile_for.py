@@ -73,6 +73,8 @@ def candidates(config: ConfigDict, devices: int) -> Iterator[dict[str, Any]]:
       config: a validated configuration, of a step that does not fit.
       devices: how many chips share the batch.
     """
+    if config.mask.learn and config.meta.estimator == "exact":
+        yield {"meta.estimator": "exact_recomputed"}
     if not config.train.remat:
         yield {"train.remat": True}
     if config.meta.estimator == "lookahead" and config.mask.learn:
@@ -150,7 +152,7 @@ def _compile_for(arguments: Sequence[str]) -> int:
     if flags.suggest:
         _suggest(config, pod, picture, flags)
     else:
-        print("--suggest compiles with train.remat, train.accumulate and more chips until it fits", file=sys.stderr)
+        print("--suggest compiles with exact_recomputed, train.remat, train.accumulate and more chips until it fits", file=sys.stderr)
     return 1
 
 

@@ -108,7 +108,8 @@ def default_config() -> ConfigDict:
     )
     config.meta = ConfigDict(
         {
-            "estimator": "exact",  # or first_order, finite_difference, lookahead, unrolled, neumann
+            # Or first_order, finite_difference, lookahead, unrolled, neumann; exact_recomputed needs less memory.
+            "estimator": "exact",
             "unroll": 2,  # trial steps of the estimator "unrolled"
             "neumann_terms": 5,  # of the series of the estimator "neumann"
             # What judges the mask: the same "batch" (the paper's), the "next" one, other "views" of the same images, or

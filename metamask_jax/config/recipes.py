@@ -89,7 +89,7 @@ def imagenet(method: str) -> ConfigDict:
     """
     config = default_config()
     config.method.name = method
-    config.train.update(batch_size=4096, epochs=100, dtype="bfloat16", remat=True)
+    config.train.update(batch_size=4096, epochs=100, dtype="bfloat16")
     config.data.update(name="imagenet2012", image_size=224)
     with config.data.options.unlocked():
         config.data.options.update(image_size=224, views=2)  # decoded and cropped on the host

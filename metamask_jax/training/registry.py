@@ -119,7 +119,7 @@ def validate(config: ConfigDict, registry: Registry | None = None) -> ConfigDict
             "method.name": registry.methods,
             "mask.activation": ACTIVATIONS,
             "mask.schedule": registry.schedules,
-            "meta.estimator": (*TRAINING_ESTIMATORS, *LONGER_TRIALS),
+            "meta.estimator": (*TRAINING_ESTIMATORS, "exact_recomputed", *LONGER_TRIALS),
             "meta.outer": ("batch", "next", "views", "labels"),
             "meta.outer_augmentation": [None, *registry.augmentations],
             "meta.outer_loss": ("neighbors", "linear"),

@@ -22,7 +22,7 @@ from metamask_jax.core.learner import META_METRICS, Learner, metamask
 from metamask_jax.core.longer_trials import LONGER_TRIALS
 from metamask_jax.core.losses import linear_head, soft_nearest_neighbor
 from metamask_jax.core.mask import apply_mask, mask_weights
-from metamask_jax.core.meta import Estimator
+from metamask_jax.core.meta import Estimator, exact_recomputed
 from metamask_jax.core.state import Judged, MetaMaskState, Pair, Report
 from metamask_jax.core.types import Metrics, PyTree
 from metamask_jax.data.loader import Batch
@@ -145,6 +145,8 @@ def _make_learner(
 def _estimator(config: ConfigDict) -> str | Estimator:
     counts = {"unrolled": config.meta.unroll, "neumann": config.meta.neumann_terms}
     name = config.meta.estimator
+    if name == "exact_recomputed":
+        return exact_recomputed
     return LONGER_TRIALS[name](counts[name]) if name in counts else name
 
 
