@@ -49,7 +49,7 @@ def _evaluate(program: Any, constants: Sequence[Any], arguments: Sequence[Any], 
     for equation in program.eqns:
         operands = [v.val if hasattr(v, "val") else values[v] for v in equation.invars]
         name, settings = equation.primitive.name, equation.params
-        if name in LOOPS:
+        if name in LOOPS and any(product in str(equation) for product in PRODUCTS):
             raise NotImplementedError(f"a {name} in the program; its body would not be rounded")
         if name in CALLS:
             inner = settings.get("jaxpr", settings.get("call_jaxpr"))
@@ -58,8 +58,7 @@ def _evaluate(program: Any, constants: Sequence[Any], arguments: Sequence[Any], 
         else:
             if name in PRODUCTS and "HIGHEST" not in str(settings.get("precision")):
                 operands = [lax.reduce_precision(operand, 8, bits) for operand in operands]
-            functions, rest = equation.primitive.get_bind_params(settings)
-            results = equation.primitive.bind(*functions, *operands, **rest)
+            results = equation.primitive.bind(*operands, **settings)
             results = results if equation.primitive.multiple_results else [results]
         values |= zip(equation.outvars, results, strict=True)
     return [v.val if hasattr(v, "val") else values[v] for v in program.outvars]

@@ -70,17 +70,33 @@ def test_another_error_of_the_compiler_is_raised():
         compilation._needed(RuntimeError("INTERNAL: exceeds available HBM"))
 
 
-@pytest.mark.parametrize("name", ["v5e", "v5e:", "v5e:2", "v9:2x2", "v5e:2x", "h100:8", "v5e:2x4x"])
+@pytest.mark.parametrize("name", ["v5e", "v5e:", "v5e:2", "v9:2x2", "v5e:2x", "h100:8", "v5e:2x4x", "a100:1x8"])
 def test_a_name_that_is_no_topology_is_refused(name, capsys):
     assert compile_for.main([name]) == 2
-    expected = f"topology={name!r}; expected CHIP:SHAPE with one of v4, v5e, v5p, v6e, such as v5e:4x4\n"
-    assert capsys.readouterr().err == expected
+    chips = "v4, v5e, v5p, v6e, h100, such as v5e:4x4, or h100:HOSTSxGPUS"
+    assert capsys.readouterr().err == f"topology={name!r}; expected CHIP:SHAPE with one of {chips}\n"
 
 
-def test_without_libtpu_a_sentence_says_what_to_install(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("name", "compiler", "extra"), [("v5e:2x4", "libtpu", "tpu"), ("h100:1x8", "jax_cuda12_plugin", "cuda12")]
+)
+def test_without_the_compiler_a_sentence_says_what_to_install(name, compiler, extra, monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert compile_for.main(["v5e:2x4"]) == 2
-    assert capsys.readouterr().err.startswith("libtpu is not installed; expected the extra 'tpu'")
+    assert compile_for.main([name]) == 2
+    assert capsys.readouterr().err.startswith(f"{compiler} is not installed; expected the extra {extra!r}")
+
+
+def test_what_a_compiler_does_not_count_is_not_shown():
+    """CUDA's says neither FLOPs nor bytes."""
+    traffic = [Traffic("all-reduce", "f32", 3, 900_000_000)]
+    limits = roofline(CHIPS["h100"], flops=0, size=0, traffic=traffic, devices=8)
+    account = compilation.Account(2.0**33, True, state=0, batch=0, seconds=0.0, traffic=traffic, limits=limits)
+    pod = compilation.Topology("h100:1x8", CHIPS["h100"], [None] * 8)
+    shown = compile_for.table(tiny_config(), pod, account)
+    assert "8.00 GiB of 59.32 GiB: fits" in shown
+    assert "3 of f32, 900 MB" in shown
+    assert "least time, links       3.50 ms; this compiler counts neither FLOPs nor bytes" in shown
+    assert not [word for word in ("bytes accessed", "images/s", "compute") if word in shown]
 
 
 @pytest.mark.parametrize("effort", ["2", "-1.5", "quick", "nan"])
@@ -141,6 +157,19 @@ def account():
     """Of a tiny step on eight chips of v5e."""
     config = tiny_config()
     return compilation.compile_step(config, compilation.topology("v5e:2x4"), compilation.picture_shape(config))
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda12_plugin") is None,
+    reason="JAX's plugin for CUDA is not installed: pip install 'metamask_jax[cuda12]'",
+)
+@pytest.mark.slow
+def test_the_compiler_for_gpus_needs_none():
+    config = tiny_config({"mask.learn": "False"})
+    account = compilation.compile_step(config, compilation.topology("h100:1x8"), compilation.picture_shape(config))
+    assert account.fits
+    assert not [name for name in account.custom_calls if "metamask" in name]
+    assert {entry.kind for entry in account.traffic} == {"all-reduce", "all-gather", "reduce-scatter"}
 
 
 @needs_libtpu

@@ -1,9 +1,9 @@
-"""Compiles the training step of a configuration for a TPU pod, without one: does it fit, and how fast can it be?
+"""Compiles the training step of a configuration for TPUs or GPUs, without any: does it fit, and how fast can it be?
 
     metamask-compile-for v5e:2x4 --config cifar10_resnet18 [--config.train.batch_size=1024 ...]
 
-The compiler is the TPU's own (libtpu: pip install 'metamask_jax[tpu]'); it runs on any x86 machine. Nothing is
-allocated and no dataset is needed. Exit codes: 0 the step fits; 1 it does not; 2 something about the input is wrong.
+The compiler is the chip's own (libtpu: pip install 'metamask_jax[tpu]'; for H100s, such as h100:1x8, JAX's plugin: pip
+install 'metamask_jax[cuda12]'); it runs on any x86 machine. Nothing is allocated and no dataset is needed. Exit codes: 0 the step fits; 1 it does not; 2 something about the input is wrong.
 """
 
 import argparse
@@ -44,11 +44,15 @@ def table(config: ConfigDict, pod: "Topology", account: "Account") -> str:
 def _costs(config: ConfigDict, pod: "Topology", account: "Account", share: int) -> Iterator[tuple[str, str]]:
     limits, flops, size = account.limits, account.flops, account.bytes_accessed
     assert limits is not None
-    yield "FLOPs", f"{_decimal(flops)} per chip and step, {_decimal(flops / share)} per image"
-    yield "bytes accessed", f"{_decimal(size)}B per chip and step, {_decimal(size / share)}B per image"
+    if flops:
+        yield "FLOPs", f"{_decimal(flops)} per chip and step, {_decimal(flops / share)} per image"
+        yield "bytes accessed", f"{_decimal(size)}B per chip and step, {_decimal(size / share)}B per image"
     for entry in account.traffic:
         yield entry.kind, f"{entry.calls} of {entry.dtype}, {_decimal(entry.size)}B"
     yield "gathers and scatters", str(account.gathers)
+    if not flops:
+        yield "least time, links", f"{1e3 * limits.links:.2f} ms; this compiler counts neither FLOPs nor bytes"
+        return
     for name, seconds in limits._asdict().items():
         yield f"least time, {name}", f"{1e3 * seconds:.2f} ms"
     best = config.train.batch_size / limits.seconds
@@ -102,8 +106,8 @@ def doubled(name: str) -> str:
 
 
 def _parser() -> Parser:
-    parser = Parser("Compiles a training step for a TPU pod that is not there, and says what it needs.", OVERRIDES)
-    parser.add_argument("topology", help="CHIP:SHAPE, such as v5e:2x4, v4:2x2x4, v5p:4x4x4 or v6e:16x16")
+    parser = Parser("Compiles a training step for TPUs or GPUs that are not there, and says what it needs.", OVERRIDES)
+    parser.add_argument("topology", help="CHIP:SHAPE, such as v5e:2x4, v4:2x2x4 or v6e:16x16, or h100:HOSTSxGPUS")
     parser.add_config(default="quickstart")
     parser.add_argument(
         "--picture-size", type=whole_number(1), help="side of the dataset's pictures (that of the views)"
@@ -152,7 +156,10 @@ def _compile_for(arguments: Sequence[str]) -> int:
     if flags.suggest:
         _suggest(config, pod, picture, flags)
     else:
-        print("--suggest compiles with exact_recomputed, train.remat, train.accumulate and more chips until it fits", file=sys.stderr)
+        print(
+            "--suggest compiles with exact_recomputed, train.remat, train.accumulate and more chips until it fits",
+            file=sys.stderr,
+        )
     return 1
 
 

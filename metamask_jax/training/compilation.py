@@ -1,7 +1,7 @@
-"""A training step compiled for a TPU pod that is not there: what it needs, from the TPU's own compiler.
+"""A training step compiled for chips that are not there: what it needs, from the chips' own compiler.
 
-libtpu compiles for any topology on any x86 machine. State and batch are shapes, so nothing is allocated and no dataset
-is opened.
+libtpu compiles for any topology on any x86 machine, and JAX's plugin for CUDA for H100s. State and batch are shapes, so
+nothing is allocated and no dataset is opened.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from metamask_jax.training.roofline import CHIPS, PASSES, Chip, Roofline, Traffi
 from metamask_jax.training.settings import make_program, settings_of
 from metamask_jax.training.state import has_judge, init_state, looks_ahead
 
-_TOPOLOGY = re.compile(r"(?P<chip>\w+):(?P<shape>\d+(x\d+){1,2})")
+_TOPOLOGY = re.compile(r"(?P<chip>v\w+):(?P<shape>\d+(x\d+){1,2})|(?P<gpu>h100):(?P<hosts>\d+)x(?P<gpus>\d+)")
 # libtpu asks a metadata server what machine it is on, and complains at length where there is none.
 _ALONE = {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -34,6 +34,32 @@ _ALONE = {
     "TPU_STDERR_LOG_LEVEL": "3",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # several programs may compile at a time; none of them touches a chip
 }
+# What XLA would otherwise ask the driver of an H100 SXM.
+_H100 = """
+gpu_device_info {
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_block_optin: 232448
+  shared_memory_per_core: 233472
+  threads_per_core_limit: 2048
+  core_count: 132
+  fpus_per_core: 128
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: 3352320000000
+  l2_cache_size: 52428800
+  clock_rate_ghz: 1.98
+  device_memory_size: 84929347584
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+  cuda_compute_capability { major: 9 }
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 8 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
 _TOO_LARGE = re.compile(r"(?P<used>[\d.]+)(?P<unit>[KMGTP])\)? (?:exceeds available HBM|of [\d.]+\w? hbm)")
 _UNITS = {unit: 2.0 ** (10 * (i + 1)) for i, unit in enumerate("KMGTP")}
 _EPOCH = 100  # steps; schedules are arithmetic on the step, and cost the same for any length
@@ -64,7 +90,7 @@ class Account:
       state: bytes of the training state.
       batch: bytes of the images of a batch, and what belongs to them.
       seconds: how long the compiler took.
-      flops: 0 for a step that does not fit, and so were the following.
+      flops: 0 where the compiler does not say (CUDA's, and for a step that does not fit), and so is the following.
       bytes_accessed: by all operations, those on the chip's own fast memory included.
       traffic: its collectives.
       custom_calls: names of what is not XLA's own, each once.
@@ -89,27 +115,37 @@ def topology(name: str) -> Topology:
     """Describes a pod to the compiler.
 
     Args:
-      name: `CHIP:SHAPE`, with one of `roofline.CHIPS`, such as `v5e:4x4` or `v4:2x2x4`.
+      name: `CHIP:SHAPE`, with one of `roofline.CHIPS`, such as `v5e:4x4` or `v4:2x2x4`; or `h100:HOSTSxGPUS`.
 
     Raises:
-      ConfigError: there are no such pods, or libtpu is not installed.
+      ConfigError: there are no such pods, or their compiler is not installed.
     """
     match = _TOPOLOGY.fullmatch(name)
-    if match is None or match["chip"] not in CHIPS:
-        raise ConfigError(f"topology={name!r}; expected CHIP:SHAPE with one of {', '.join(CHIPS)}, such as v5e:4x4")
-    if importlib.util.find_spec("libtpu") is None:
-        raise ConfigError("libtpu is not installed; expected the extra 'tpu': pip install 'metamask_jax[tpu]'")
+    if match is None or (match["chip"] or match["gpu"]) not in CHIPS:
+        raise ConfigError(
+            f"topology={name!r}; expected CHIP:SHAPE with one of {', '.join(CHIPS)}, such as v5e:4x4, or h100:HOSTSxGPUS"
+        )
+    if match["gpu"]:
+        module, extra, platform = "jax_cuda12_plugin", "cuda12", "cuda"
+        options = {"target_config": _H100, "topology": f"1x{match['hosts']}x{match['gpus']}"}
+    else:
+        module, extra, platform = "libtpu", "tpu", "tpu"
+        options = {"topology_name": name}
+        if match["chip"] == "v4":  # both cores of a chip are one device, as they are when JAX runs on it
+            options["chip_config_name"] = "megacore"
+    if importlib.util.find_spec(module) is None:
+        raise ConfigError(
+            f"{module} is not installed; expected the extra {extra!r}: pip install 'metamask_jax[{extra}]'"
+        )
     for variable, value in _ALONE.items():
         os.environ.setdefault(variable, value)
     from jax.experimental import topologies
 
-    # Both cores of a v4 chip are one device, as they are when JAX runs on it.
-    options = {"chip_config_name": "megacore"} if match["chip"] == "v4" else {}
     try:
-        found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
+        found = topologies.get_topology_desc(platform=platform, **options)
     except jax.errors.JaxRuntimeError as error:
         raise ConfigError(f"topology={name!r}; expected a shape that there is, but: {_first_line(error)}") from error
-    return Topology(name, CHIPS[match["chip"]], found.devices)
+    return Topology(name, CHIPS[match["chip"] or match["gpu"]], found.devices)
 
 
 def picture_shape(config: ConfigDict, size: int | None = None) -> tuple[int, ...]:
@@ -186,8 +222,7 @@ def _account(
     config: ConfigDict, pod: Topology, compiled: jax.stages.Compiled, state: int, batch: int, seconds: float
 ) -> Account:
     memory: Any = compiled.memory_analysis()
-    cost, program = compiled.cost_analysis(), compiled.as_text()
-    assert cost is not None
+    cost, program = compiled.cost_analysis() or {}, compiled.as_text()
     assert program is not None
     used = (
         memory.argument_size_in_bytes
@@ -197,7 +232,7 @@ def _account(
         + memory.generated_code_size_in_bytes
     )
     traffic = collectives(program)
-    flops, size = cost["flops"], cost["bytes accessed"]
+    flops, size = cost.get("flops", 0.0), cost.get("bytes accessed", 0.0)
     passes = PASSES[config.train.precision] if config.train.dtype == "float32" else 1
     return Account(
         used=used,

@@ -45,6 +45,9 @@ CHIPS: Mapping[str, Chip] = {
     "v5e": Chip(flops=197e12, bandwidth=819e9, links=200e9, memory=15.75 * 2**30),
     "v5p": Chip(flops=459e12, bandwidth=2765e9, links=600e9, memory=95.74 * 2**30),
     "v6e": Chip(flops=918e12, bandwidth=1638e9, links=400e9, memory=31.25 * 2**30),
+    # NVIDIA's data sheet of the H100 SXM: dense bfloat16, and NVLink in one direction. Memory: the three quarters that
+    # JAX takes of a GPU's unless told otherwise.
+    "h100": Chip(flops=989e12, bandwidth=3350e9, links=450e9, memory=0.75 * 84929347584),
 }
 """Chips by the name that a topology begins with."""
 
