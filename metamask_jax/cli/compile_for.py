@@ -2,8 +2,9 @@
 
     metamask-compile-for v5e:2x4 --config cifar10_resnet18 [--config.train.batch_size=1024 ...]
 
-The compiler is the chip's own (libtpu: pip install 'metamask_jax[tpu]'; for H100s, such as h100:1x8, JAX's plugin: pip
-install 'metamask_jax[cuda12]'); it runs on any x86 machine. Nothing is allocated and no dataset is needed. Exit codes: 0 the step fits; 1 it does not; 2 something about the input is wrong.
+The compiler is the chip's own and runs on any x86 machine: libtpu (pip install 'metamask_jax[tpu]') or, for H100s such
+as h100:1x8, JAX's plugin for CUDA (pip install 'metamask_jax[cuda12]'). Nothing is allocated and no dataset is needed.
+Exit codes: 0 the step fits; 1 it does not; 2 something about the input is wrong.
 """
 
 import argparse

@@ -26,8 +26,8 @@ def max_pool(x: jax.Array, *, window: int, stride: int, padding: int) -> jax.Arr
     Returns:
       `[batch, out_height, out_width, channels]`.
     """
-    settings = {"window": window, "stride": stride, "padding": padding}
-    return lax.platform_dependent(x, cpu=partial(by_shifts, **settings), default=partial(by_windows, **settings))
+    shifts, windows = (partial(form, window=window, stride=stride, padding=padding) for form in (by_shifts, by_windows))
+    return lax.platform_dependent(x, cpu=shifts, default=windows)
 
 
 def by_windows(x: jax.Array, *, window: int, stride: int, padding: int) -> jax.Array:

@@ -122,8 +122,9 @@ def topology(name: str) -> Topology:
     """
     match = _TOPOLOGY.fullmatch(name)
     if match is None or (match["chip"] or match["gpu"]) not in CHIPS:
+        chips = ", ".join(CHIPS)
         raise ConfigError(
-            f"topology={name!r}; expected CHIP:SHAPE with one of {', '.join(CHIPS)}, such as v5e:4x4, or h100:HOSTSxGPUS"
+            f"topology={name!r}; expected CHIP:SHAPE with one of {chips}, such as v5e:4x4, or h100:HOSTSxGPUS"
         )
     if match["gpu"]:
         module, extra, platform = "jax_cuda12_plugin", "cuda12", "cuda"
