@@ -154,9 +154,11 @@ def test_pictures_have_the_size_of_the_dataset_or_of_the_crops():
 
 @pytest.fixture(scope="module")
 def account():
-    """Of a tiny step on eight chips of v5e."""
+    """Of a tiny step on eight chips of v5e, compiled quickly."""
     config = tiny_config()
-    return compilation.compile_step(config, compilation.topology("v5e:2x4"), compilation.picture_shape(config))
+    return compilation.compile_step(
+        config, compilation.topology("v5e:2x4"), compilation.picture_shape(config), effort=-1.0
+    )
 
 
 @pytest.mark.skipif(
@@ -177,6 +179,9 @@ def test_the_compiler_for_gpus_needs_none():
 class TestRealCompiler:
     """libtpu."""
 
+    def messages(self, traffic):
+        return {(entry.kind, entry.dtype): entry.calls for entry in traffic}
+
     def test_no_call_is_left_that_only_a_cpu_has(self, account):
         assert not [name for name in account.custom_calls if "metamask" in name or "cpu" in name.lower()]
 
@@ -187,13 +192,18 @@ class TestRealCompiler:
         _, metrics = compilation.lower_step(config, pod.devices, picture).out_info
         unlike = {"learning_rate", "skipped", "skipped_in_a_row"}
         expected = expected_joint(init_state(config), len(metrics.keys() - unlike), devices=8)
-        joint = {entry.kind: entry.size // 4 for entry in compilation.compile_step(config, pod, picture).traffic}
-        assert joint == {
+        joint = compilation.compile_step(config, pod, picture, effort=-1.0).traffic
+        assert {entry.kind: entry.size // 4 for entry in joint} == {
             "all-gather": expected["all-gather"],
             "all-reduce": expected["all-reduce"] + 8 * expected["reduce-scatter"],
         }
-        exact = {(entry.kind, entry.dtype): entry.size for entry in account.traffic}
-        assert exact["all-gather", "f32"] == 4 * 4 * expected["all-gather"]
+        layers, drr_head, method_head = 1, 1, 2  # of BatchNorm, one behind the other
+        chain = 2 * (layers + drr_head) + 7 + 2
+        assert self.messages(joint) == {("all-reduce", "f32"): chain, ("all-gather", "f32"): 1}
+        # Three scattered arrays are reduced whole, with nothing else to go with.
+        exact = chain + 5 * layers + 6 * method_head + 3 + 3
+        assert self.messages(account.traffic) == {("all-reduce", "f32"): exact, ("all-gather", "f32"): 4}
+        assert {entry.kind: entry.size // 4 for entry in account.traffic}["all-gather"] == 4 * expected["all-gather"]
 
     def test_counts_add_up(self, account):
         assert account.fits
