@@ -1,6 +1,7 @@
 """Encoders taken out of a run: files of every format, the proof of equality, and the commands."""
 
 import json
+import logging
 import pathlib
 import types
 
@@ -82,6 +83,13 @@ def test_a_file_says_how_to_use_it(small: Run, tmp_path: pathlib.Path) -> None:
     assert (metadata["preprocessing"]["image_size"], metadata["preprocessing"]["shortest"]) == (32, 32)
     assert (metadata["step"], metadata["mask"], metadata["layout"]) == (7, "apart", "flax")
     assert metadata["batch_norm_epsilon"] == 1e-5
+
+
+def test_loading_an_encoder_says_nothing(workdir: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Orbax warns of a folder that is read only, which is how it is opened on purpose."""
+    with caplog.at_level(logging.WARNING, "absl"):
+        load_encoder(workdir)
+    assert caplog.text == ""
 
 
 def test_safetensors_metadata_are_readable_without_this_package(small: Run, tmp_path: pathlib.Path) -> None:

@@ -46,6 +46,18 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run(tmp_path, monkeypatch):
     assert calls == [(first, "allow"), (1, 0.5), 0, (first, "allow"), (2, 0.5), 0]
 
 
+def test_no_bar_is_drawn_while_the_step_is_compiled(tmp_path, monkeypatch, capsys):
+    """XLA writes to the same terminal then, and would tear it."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    config = apply_overrides(default_config(), {"log.tensorboard": "False"})
+    with Watch(config, tmp_path, start_step=0, total_steps=3) as watch:
+        watch.say("begins")
+        assert "0/3" not in capsys.readouterr().err
+        watch.start_clock(1)
+        watch.log(2, {"loss": 0.5})
+    assert "2/3" in capsys.readouterr().err
+
+
 def test_tensorboard_does_not_delay_the_first_step(tmp_path):
     with Watch(default_config(), tmp_path, start_step=0, total_steps=2) as watch:
         assert not (tmp_path / "tensorboard").exists()

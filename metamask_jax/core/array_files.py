@@ -28,13 +28,8 @@ class Export(NamedTuple):
 
 
 def _write_safetensors(path: pathlib.Path, export: Export) -> None:
-    try:
-        from safetensors.numpy import save
-    except ImportError as error:
-        raise ExportError(
-            "--format safetensors needs a package that is not installed; expected pip install 'metamask_jax[export]', "
-            "or --format npz"
-        ) from error
+    from safetensors.numpy import save
+
     # torch loads files whose metadata say "pt" without asking.
     path.write_bytes(save(export.arrays, metadata={"format": "pt", _KEY: json.dumps(export.metadata)}))
 

@@ -19,6 +19,7 @@ from metamask_jax.core.storage import JsonLines, write_atomically
 from metamask_jax.errors import ConfigError
 
 _log = logging.getLogger(__name__)
+_NEVER = 1e9  # seconds
 
 
 def check_libraries(log: ConfigDict) -> None:
@@ -67,6 +68,7 @@ class Watch:
             unit="step",
             dynamic_ncols=True,
             disable=not sys.stderr.isatty(),  # plain lines instead
+            delay=_NEVER,  # while XLA compiles, its own messages would tear the bar: it begins with the clock
         )
 
     def __enter__(self) -> Self:
@@ -87,6 +89,7 @@ class Watch:
         """Counts time from now on, after a step: rates are of training, not of compiling and evaluating."""
         self._open_tensorboard()
         self._last = (time.monotonic(), step)
+        self._bar.delay = 0.0
         self._bar.unpause()
 
     def log(self, step: int, metrics: Mapping[str, Any], *, done: float | None = None) -> None:
@@ -124,6 +127,9 @@ class Watch:
 
     def say(self, message: str) -> None:
         """Prints a line of its own without tearing the progress bar."""
+        if self._bar.disable or self._bar.delay:
+            _log.info(message)
+            return
         with self._bar.external_write_mode():
             _log.info(message)
 
