@@ -65,7 +65,9 @@ def neighbor_arrays(found: Neighbors, rows: np.ndarray, test: Source, train: Sou
 def map_arrays(h: np.ndarray, labels: np.ndarray) -> Arrays:
     """The two directions in which features [size, dim] differ most, and the share of their variance in each."""
     rows = np.unique(np.linspace(0, len(h) - 1, min(MAP_POINTS, len(h))).round().astype(int))
-    centred = np.asarray(h[rows], np.float64) - np.mean(h[rows], axis=0, dtype=np.float64)
+    # A decomposition fails on what is not finite.
+    few = np.nan_to_num(np.asarray(h[rows], np.float64), posinf=0.0, neginf=0.0)
+    centred = few - few.mean(axis=0)
     variances, directions = np.linalg.eigh(centred.T @ centred)
     chosen = directions[:, ::-1][:, :2]
     chosen = chosen * np.where(np.abs(chosen).max(0) == chosen.max(0), 1.0, -1.0)  # a sign that does not depend on BLAS

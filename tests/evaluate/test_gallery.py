@@ -65,6 +65,12 @@ def test_the_map_is_a_principal_component_analysis(size):
     np.testing.assert_allclose(np.abs(arrays["map_points"]), np.abs(expected.transform(h[rows])), atol=1e-4)
 
 
+def test_features_that_are_not_finite_have_a_map():
+    h = RANDOM.normal(size=(9, 3)).astype(np.float32)
+    h[2, 1] = np.nan
+    assert np.isfinite(gallery.map_arrays(h, np.zeros(9, int))["map_points"]).all()
+
+
 def test_features_that_are_all_the_same_have_a_map():
     arrays = gallery.map_arrays(np.ones((5, 3), np.float32), np.zeros(5, int))
     assert np.isfinite(arrays["map_points"]).all()
