@@ -103,7 +103,8 @@ def test_the_wheel_has_every_file_of_the_package(wheel):
     found = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     ours = {str(path.relative_to(ROOT)) for path in (ROOT / "metamask_jax").rglob("*.py")}
     configs = {f"metamask_jax/configs/{name}.py" for name in ("__init__", *config_names())}
-    assert found == ours | configs | {"metamask_jax/py.typed"}
+    box = {str(path.relative_to(ROOT)) for path in (ROOT / "metamask_jax" / "zoo").rglob("*") if path.is_file()}
+    assert found == ours | configs | box | {"metamask_jax/py.typed"}
 
 
 @pytest.mark.slow
