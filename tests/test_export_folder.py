@@ -95,7 +95,9 @@ def test_nothing_of_the_machine_is_published(conv: Run, tmp_path: pathlib.Path) 
     config.data.dir = "/home/somebody/data"
     with config.data.options.unlocked():
         config.data.options.path = "/home/somebody/pictures"
+    config.init["from"] = "/home/somebody/runs/first"
     export_folder(with_workdir(conv._replace(config=config), tmp_path / "none"), tmp_path / "out")
+    assert "began with the weights of another run" in (tmp_path / "out" / "README.md").read_text()
     assert b"somebody" not in b"".join(file.read_bytes() for file in (tmp_path / "out").iterdir())
 
 

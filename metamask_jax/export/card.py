@@ -54,6 +54,8 @@ def model_card(run: Run, config: ConfigDict, *, name: str, timm: bool) -> str:
         f"Trained in {run.config.train.dtype}; all settings are in `config.json`. The command:",
         f"    {training_command(config)}",
     ]
+    if run.config.init["from"]:
+        parts.append("Training began with the weights of another run, `--config.init.from`, which is left out here.")
     return "\n\n".join(parts) + "\n"
 
 

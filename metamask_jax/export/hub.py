@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from metamask_jax.config import to_json
+from metamask_jax.config import default_config, to_json
 from metamask_jax.core.array_files import WRITERS, Export
 from metamask_jax.errors import ExportError
 from metamask_jax.evaluate.workdir import Run
@@ -99,7 +99,8 @@ def published(config: ConfigDict) -> ConfigDict:
     """The configuration without the folders of the machine that it ran on."""
     config = config.copy_and_resolve_references()
     with config.unlocked():
-        config.data.dir = "~/tensorflow_datasets"
+        config.data.dir = default_config().data.dir
+        config.init["from"] = None
         config.data.options = ConfigDict({k: v for k, v in config.data.options.to_dict().items() if k != "path"})
     return config
 
