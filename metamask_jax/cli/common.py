@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from metamask_jax.config import config_names
+from metamask_jax.core.places import is_url, to_place, url_problem
 from metamask_jax.errors import CheckpointError, ConfigError, DataError, Interrupted, TrainingError, one_line, shown
 
 OVERRIDES = "Any configuration key can be set by --config.KEY=VALUE, such as --config.train.seed=1."
@@ -105,12 +106,21 @@ def whole_number(least: int) -> Callable[[str], int]:
 
 
 def path_name(text: str) -> str:
-    """The `type` of a flag for a file or folder; it need not be there."""
+    """The `type` of a flag for a file or folder, here or in a bucket; it need not be there."""
     written = os.fsencode(text)
     controls = any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
     if not text.strip() or controls or len(written) > _LONGEST_PATH or max(map(len, written.split(b"/"))) > 255:
         raise argparse.ArgumentTypeError(f"{shown(text)}; expected the name of a file or folder")
+    if is_url(text) and (problem := url_problem(text)):
+        raise argparse.ArgumentTypeError(problem)
     return text
+
+
+def local_path_name(text: str) -> str:
+    """The `type` of a flag for a file or folder on this machine."""
+    if is_url(text):
+        raise argparse.ArgumentTypeError(f"{text}; expected a path on this machine, such as a mounted bucket's")
+    return path_name(text)
 
 
 def saved_step(text: str) -> int | str:
@@ -155,7 +165,11 @@ def keep_compiled_programs() -> None:
 
     from metamask_jax.kernels.programs import keep_programs
 
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    if folder is not None:
+        if is_url(folder):
+            to_place(folder)  # which refuses what JAX would take for a local folder
+    else:
         keep_programs(PROGRAMS)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
@@ -174,6 +188,7 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | 
     logging.getLogger("metamask_jax").setLevel(logging.INFO)
     # Orbax and tfds warn of what is meant, and log with a traceback each what they raise anyway.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     try:
         return command(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:  # at a moment when there is nothing to save

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ml_collections import ConfigDict
 
 from metamask_jax.cli.common import Parser, guarded, path_name
+from metamask_jax.core.places import Place, is_url, to_place
 from metamask_jax.errors import CheckpointError, ConfigError, one_line
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Finding(NamedTuple):
         return f"{mark:<9}{self.part}: {self.detail}{f'; {self.remedy}' if self.remedy else ''}"
 
 
-def examine(workdir: pathlib.Path) -> list[Finding]:
+def examine(workdir: Place) -> list[Finding]:
     """Checks every part of a workdir, and the data and programs its run uses.
 
     Args:
@@ -65,7 +66,7 @@ def examine(workdir: pathlib.Path) -> list[Finding]:
     ]
 
 
-def _config(workdir: pathlib.Path) -> tuple[ConfigDict | None, Finding]:
+def _config(workdir: Place) -> tuple[ConfigDict | None, Finding]:
     from metamask_jax.evaluate.workdir import read_config
 
     try:
@@ -77,7 +78,7 @@ def _config(workdir: pathlib.Path) -> tuple[ConfigDict | None, Finding]:
     return config, Finding("config.json", "fine", what)
 
 
-def _checkpoints(workdir: pathlib.Path, config: ConfigDict | None) -> Iterator[Finding]:
+def _checkpoints(workdir: Place, config: ConfigDict | None) -> Iterator[Finding]:
     """Reads every checkpoint and compares its digest; without a configuration its shapes are not compared."""
     import jax
 
@@ -129,7 +130,7 @@ def _judged(faults: dict[int, str | None], best: str) -> Iterator[Finding]:
         yield Finding("checkpoint ratings", "fine", best)
 
 
-def _lines(path: pathlib.Path) -> Finding:
+def _lines(path: Place) -> Finding:
     """Checks a file of one JSON object per line; a last line without an end is what a kill leaves."""
     if not path.exists():
         return Finding(path.name, "absent", "nothing was logged yet")
@@ -156,7 +157,7 @@ def _step(line: bytes) -> int | None:
         return None
 
 
-def _numbers(workdir: pathlib.Path) -> Iterator[Finding]:
+def _numbers(workdir: Place) -> Iterator[Finding]:
     """Checks what is written in one piece as JSON."""
     remedies = {
         "result.json": "the command that started the run writes it again from the last checkpoint",
@@ -177,18 +178,20 @@ def _numbers(workdir: pathlib.Path) -> Iterator[Finding]:
         yield Finding(part, state, f"{len(found)} entries" if state == "fine" else "it holds no object")
 
 
-def _arrays(workdir: pathlib.Path) -> Iterator[Finding]:
+def _arrays(workdir: Place) -> Iterator[Finding]:
     """Reads every array; the files have a checksum of each."""
     import numpy as np
 
-    features = sorted(workdir.glob("features/*.npz"))
+    from metamask_jax.core.storage import local_copy
+
+    features: list[Place] = sorted(workdir.glob("features/*.npz"))
     for path in [workdir / "report.npz", *features]:
         part = str(path.relative_to(workdir))
         again = (
             "features are extracted again by themselves" if path in features else "`metamask-report` does without it"
         )
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with local_copy(path) as copy, np.load(copy, allow_pickle=False) as file:
                 arrays = dict(file)
         except FileNotFoundError:
             yield Finding(part, "absent", "was not written yet")
@@ -239,7 +242,10 @@ def _programs() -> Finding:
     from metamask_jax.cli.common import PROGRAMS
     from metamask_jax.kernels.programs import is_whole
 
-    folder = pathlib.Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or PROGRAMS).expanduser()
+    name = os.environ.get("JAX_COMPILATION_CACHE_DIR") or PROGRAMS
+    if is_url(name):
+        return Finding("compiled programs", "absent", f"none on this machine; JAX keeps them in {name}")
+    folder = pathlib.Path(name).expanduser()
     suffixes = ("-cache", ".o") if str(folder) == str(pathlib.Path(PROGRAMS).expanduser()) else (".o",)
     paths = [path for path in folder.glob("*") if path.name.endswith(suffixes)]
     damaged = [path for path in paths if not is_whole(path)]
@@ -254,7 +260,7 @@ def _doctor(arguments: Sequence[str]) -> int:
     parser.add_argument("--workdir", type=path_name, required=True, help="of the run, finished or not")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     flags = parser.read(arguments)
-    workdir = pathlib.Path(flags.workdir)
+    workdir = to_place(flags.workdir)
     if not (workdir / "config.json").exists():
         raise ConfigError(f"--workdir {workdir} has no config.json; expected the folder of a run")
     findings = examine(workdir)

@@ -8,12 +8,21 @@ Results go to evaluation.json, evaluation.md and report.html in the workdir; doc
 """
 
 import ast
-import pathlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from metamask_jax.cli.common import Parser, guarded, join, path_name, saved_step, set_up_process, whole_number
+from metamask_jax.cli.common import (
+    Parser,
+    guarded,
+    join,
+    local_path_name,
+    path_name,
+    saved_step,
+    set_up_process,
+    whole_number,
+)
+from metamask_jax.core.places import to_place
 from metamask_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,7 +48,9 @@ def _evaluate(arguments: Sequence[str]) -> int:
     parser.add_argument("--step", type=saved_step, default="last", help="a saved step, 'last' or 'best' (%(default)s)")
     parser.add_argument("--protocol", default="linear,knn", help="names separated by commas, or 'all' (%(default)s)")
     parser.add_argument("--dataset", help="another set than the one pretrained on")
-    parser.add_argument("--data-dir", help="where prepared sets are, if not where they were when pretraining")
+    parser.add_argument(
+        "--data-dir", type=local_path_name, help="where prepared sets are, if not where they were when pretraining"
+    )
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the dataset; repeatable")
     parser.add_argument("--size", type=whole_number(1), help="only the first so many training images")
     parser.add_argument("--seed", type=whole_number(0), help="of everything random (0)")
@@ -61,7 +72,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
     set_up_process()
     join(flags)
     run = flags.workdir if flags.encoder is None else _exported(flags.encoder, flags.out)
-    workdir = pathlib.Path(run if isinstance(run, str) else run.workdir)
+    workdir = to_place(run if isinstance(run, str) else run.workdir)
     new = evaluate_run(
         run,
         step=flags.step,
@@ -91,7 +102,7 @@ def _exported(source: str, out: str | None) -> "Run":
             f"--encoder {source}; expected a folder that metamask-export --format hf has written, or zoo:NAME"
         )
     run = exported_run(folder)
-    workdir = pathlib.Path(out or pathlib.Path("runs") / folder.resolve().name)
+    workdir = to_place(out or f"runs/{folder.resolve().name}")
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from metamask_jax.cli.common import Parser, guarded, path_name, set_up_process, whole_number
+from metamask_jax.cli.common import Parser, guarded, local_path_name, set_up_process, whole_number
 from metamask_jax.core.storage import write_atomically
 from metamask_jax.errors import ConfigError
 from metamask_jax.experiments import EXPERIMENTS
@@ -25,18 +25,24 @@ from metamask_jax.experiments.scales import SCALES, Scale, scale_named
 def _run(arguments: Sequence[str]) -> int:
     parser = Parser("Regenerates tables and figures of the paper.")
     parser.add_argument("what", help="an experiment, `list`, `report` for all that have results, or `page`")
-    parser.add_argument("page", nargs="?", type=path_name, help="with `page`: the Markdown file to bring up to date")
+    parser.add_argument(
+        "page", nargs="?", type=local_path_name, help="with `page`: the Markdown file to bring up to date"
+    )
     parser.add_argument("--scale", default="cpu", help=f"one of {', '.join(SCALES)} (%(default)s)")
     parser.add_argument("--seeds", type=whole_number(1), help="how many (the scale's own number)")
     parser.add_argument("--only", action="append", default=[], help="LABEL=VALUE: only cells with that label")
     parser.add_argument(
-        "--out", type=path_name, default="runs/experiments", help="where runs and results go (%(default)s)"
+        "--out", type=local_path_name, default="runs/experiments", help="where runs and results go (%(default)s)"
     )
     parser.add_argument(
-        "--keep", type=path_name, help="folder that keeps what was measured of finished cells, and where they are found"
+        "--data-dir", type=local_path_name, default="~/tensorflow_datasets", help="of prepared datasets (%(default)s)"
     )
-    parser.add_argument("--tables", type=path_name, help="where tables and figures go (the folder of the runs)")
-    parser.add_argument("--data-dir", default="~/tensorflow_datasets", help="of prepared datasets (%(default)s)")
+    parser.add_argument(
+        "--keep",
+        type=local_path_name,
+        help="folder that keeps what was measured of finished cells, and where they are found",
+    )
+    parser.add_argument("--tables", type=local_path_name, help="where tables and figures go (the folder of the runs)")
     parser.add_argument("--jobs", type=whole_number(1), default=1, help="cells at a time (%(default)s)")
     parser.add_argument("--cell", help="run this one cell and write no table")
     parser.add_argument("--print-commands", action="store_true", help="one line per cell, for a scheduler, and stop")

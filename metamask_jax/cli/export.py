@@ -5,12 +5,12 @@ metamask-export --workdir DIR --format hf --out FOLDER
 metamask-export --workdir DIR --verify FILE_OR_FOLDER
 """
 
-import pathlib
 import sys
 from collections.abc import Sequence
 
 from metamask_jax.cli.common import Parser, guarded, path_name, saved_step, set_up_process
 from metamask_jax.core.array_files import read_export
+from metamask_jax.core.places import Place, to_place
 from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.workdir import load_run
 from metamask_jax.export.folders import WEIGHTS
@@ -44,9 +44,9 @@ def _export(arguments: Sequence[str]) -> int:
         )
     set_up_process()
     if flags.verify:
-        return _verify(pathlib.Path(flags.verify), flags.workdir, flags.step)
+        return _verify(to_place(flags.verify), flags.workdir, flags.step)
     run = load_run(flags.workdir, step="last" if flags.step is None else flags.step)
-    out = pathlib.Path(flags.out)
+    out = to_place(flags.out)
     suffix = out.suffix.removeprefix(".")
     format_ = flags.format or (suffix if suffix in FORMATS else "safetensors")
     if format_ == _FOLDER:
@@ -57,7 +57,7 @@ def _export(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _verify(path: pathlib.Path, workdir: str, step: int | str | None) -> int:
+def _verify(path: Place, workdir: str, step: int | str | None) -> int:
     """Compares a file or folder with a checkpoint, by default with the one that it says it is of."""
     is_folder = (path / WEIGHTS).is_file()
     if step is None:
@@ -68,7 +68,7 @@ def _verify(path: pathlib.Path, workdir: str, step: int | str | None) -> int:
     return 0 if difference.equal else 1
 
 
-def _sentence(path: str | pathlib.Path, step: int, difference: Difference) -> str:
+def _sentence(path: Place, step: int, difference: Difference) -> str:
     verdict = "equal" if difference.equal else "NOT equal"
     return (
         f"{path}: features {verdict} to those of step {step}; largest difference {difference.largest:.1e} "

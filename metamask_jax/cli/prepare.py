@@ -10,7 +10,7 @@ import urllib.parse
 from collections.abc import Sequence
 from typing import Any
 
-from metamask_jax.cli.common import Parser, guarded
+from metamask_jax.cli.common import Parser, guarded, local_path_name
 from metamask_jax.errors import DataError
 
 
@@ -30,7 +30,7 @@ def check_network(builder: Any) -> None:
 def _prepare(arguments: Sequence[str]) -> int:
     parser = Parser("Downloads a public dataset and writes it for random access.")
     parser.add_argument("name", help="tfds name, such as cifar10")
-    parser.add_argument("--data-dir", required=True, help="where prepared datasets live")
+    parser.add_argument("--data-dir", type=local_path_name, required=True, help="where prepared datasets live")
     flags = parser.read(arguments)
 
     import tensorflow_datasets as tfds

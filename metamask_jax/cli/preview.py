@@ -14,7 +14,15 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from metamask_jax.augment import PRESETS
-from metamask_jax.cli.common import OVERRIDES, Parser, guarded, path_name, set_up_process, split_overrides, whole_number
+from metamask_jax.cli.common import (
+    OVERRIDES,
+    Parser,
+    guarded,
+    local_path_name,
+    set_up_process,
+    split_overrides,
+    whole_number,
+)
 from metamask_jax.config import apply_overrides, default_config, load_config
 from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.samples import draw_samples
@@ -71,7 +79,7 @@ def _preview(arguments: Sequence[str]) -> int:
         parser.add_argument(f"--{flag.replace('_', '-')}", help=f"short for --config.{key}")
     parser.add_argument("--step", type=whole_number(0), default=0, help="which training step to show (%(default)s)")
     parser.add_argument("--examples", type=whole_number(1), default=8, help="how many rows (%(default)s)")
-    parser.add_argument("--out", type=path_name, default="preview.png", help="the PNG to write (%(default)s)")
+    parser.add_argument("--out", type=local_path_name, default="preview.png", help="the PNG to write (%(default)s)")
     others, overrides = split_overrides(arguments)
     flags = parser.read(others)
     given = {key: vars(flags)[flag] for flag, key in _KEYS.items() if vars(flags)[flag] is not None}

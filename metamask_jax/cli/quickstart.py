@@ -1,13 +1,14 @@
 """The first thing a newcomer runs: two short pretrainings on the embedded data, evaluated side by side."""
 
 import json
-import pathlib
+import os
 from functools import partial
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
+from metamask_jax.core.places import Place, to_place
 from metamask_jax.core.storage import write_atomically
 from metamask_jax.data.sources import Source
 from metamask_jax.evaluate.knn import knn_accuracy
@@ -28,7 +29,7 @@ _NEXT = """To try next:
 _SHORT_PROBE: dict[str, Any] = {"l2_grid": (1e-2, 1e-3), "max_iterations": 100}  # hundreds of pixels take their time
 
 
-def run_quickstart(config: ConfigDict, workdir: str | pathlib.Path) -> list[dict[str, Any]]:
+def run_quickstart(config: ConfigDict, workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Pretrains with and without mask learning, and compares both with raw pixels and the untrained encoder.
 
     Args:
@@ -38,20 +39,20 @@ def run_quickstart(config: ConfigDict, workdir: str | pathlib.Path) -> list[dict
     Returns:
       The rows of the table it prints, each with a `name`, and `knn` and `linear` accuracy.
     """
-    workdir = pathlib.Path(workdir)
+    place = to_place(workdir)
     print(_OPENING, flush=True)
     without = config.copy_and_resolve_references()
     without.mask.learn = False
     rows = [_row("raw pixels, half size", config, None), _row("untrained encoder", config, init_state(config))]
     for name, run, folder in (("SimCLR + BT, mask fixed", without, "fixed_mask"), ("MetaMask", config, "metamask")):
-        pretrain(run, workdir / folder)
-        rows.append(_row(name, run, load_run(workdir / folder, step="last").state))
-    report = _add_table(workdir / "metamask", rows)
+        pretrain(run, place / folder)
+        rows.append(_row(name, run, load_run(place / folder, step="last").state))
+    report = _add_table(place / "metamask", rows)
     print(f"\n{'':28}{'kNN':>8}{'linear':>9}")
     for row in rows:
         print(f"{row['name']:28}{row['knn']:8.1%}{row['linear']:9.1%}")
     classes = len(OnlineEvaluator(config).splits[1].class_names)
-    print(f"\n{_lesson(rows, chance=1 / classes)}\n\nreport: {report}\n\n{_NEXT.format(run=workdir / 'metamask')}")
+    print(f"\n{_lesson(rows, chance=1 / classes)}\n\nreport: {report}\n\n{_NEXT.format(run=place / 'metamask')}")
     return rows
 
 
@@ -89,7 +90,7 @@ def _pixels(source: Source) -> tuple[np.ndarray, np.ndarray]:
     return small.reshape(count, -1).astype(np.float32) / 255.0, labels
 
 
-def _add_table(workdir: pathlib.Path, rows: list[dict[str, Any]]) -> pathlib.Path:
+def _add_table(workdir: Place, rows: list[dict[str, Any]]) -> Place:
     """Puts the comparison into the run's result and report."""
     path = workdir / "result.json"
     write_atomically(path, json.dumps(json.loads(path.read_text()) | {"table": rows}, indent=2))

@@ -4,11 +4,11 @@ metamask-report --workdir runs/cifar10
 metamask-report --compare runs/base runs/mask --out comparison.html
 """
 
-import pathlib
 import sys
 from collections.abc import Sequence
 
 from metamask_jax.cli.common import Parser, guarded, path_name
+from metamask_jax.core.places import to_place
 from metamask_jax.errors import ConfigError
 
 
@@ -21,7 +21,7 @@ def _report(arguments: Sequence[str]) -> int:
         "--out", type=path_name, default="comparison.html", help="where the comparison is written (%(default)s)"
     )
     flags = parser.read(arguments)
-    folders = [pathlib.Path(name) for name in flags.compare or [flags.workdir]]
+    folders = [to_place(name) for name in flags.compare or [flags.workdir]]
     flag = "--compare" if flags.compare else "--workdir"
     for folder in folders:
         if not (folder / "config.json").is_file():

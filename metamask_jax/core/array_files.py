@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax.serialization import msgpack_restore, msgpack_serialize
 
+from metamask_jax.core.places import to_place
+from metamask_jax.core.storage import is_file, local_copy
 from metamask_jax.errors import ExportError
 
 _KEY = "metamask_jax"  # under which the metadata are kept
@@ -52,19 +54,24 @@ WRITERS: dict[str, Callable[[pathlib.Path, Export], None]] = {
 
 def read_export(path: str | os.PathLike[str]) -> Export:
     """Reads a file of any of the formats, telling them apart by their first bytes."""
-    path = pathlib.Path(path)
-    if not os.path.isfile(path):
+    place = to_place(path)
+    if not is_file(place):
         raise ExportError(f"{path} is not a file; expected one that metamask-export has written")
-    with path.open("rb") as file:
-        start = file.read(9)
     try:
-        if start.startswith(b"PK"):
-            return _read_npz(path)
-        return _read_safetensors(path) if start[8:] == b"{" else _read_msgpack(path)
+        with local_copy(place) as copy:
+            return _read(copy)
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ExportError(
             f"{path} cannot be read ({str(error)[:100]}); expected one that metamask-export has written"
         ) from error
+
+
+def _read(path: pathlib.Path) -> Export:
+    with path.open("rb") as file:
+        start = file.read(9)
+    if start.startswith(b"PK"):
+        return _read_npz(path)
+    return _read_safetensors(path) if start[8:] == b"{" else _read_msgpack(path)
 
 
 def _read_safetensors(path: pathlib.Path) -> Export:

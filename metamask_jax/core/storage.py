@@ -1,4 +1,7 @@
-"""Files that are whole or not there: a reader, or a kill at any moment, sees the old content or the new one."""
+"""Files that are whole or not there: a reader, or a kill at any moment, sees the old content or the new one.
+
+They may be on this machine or in a bucket (`places`).
+"""
 
 import errno
 import hashlib
@@ -9,6 +12,7 @@ import os
 import pathlib
 import secrets
 import socket
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -16,20 +20,27 @@ from typing import Any
 
 import numpy as np
 
+from metamask_jax.core.places import Place, to_place
+
 _log = logging.getLogger(__name__)
 _FEW = 5  # damaged lines that are named
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what file systems say that have none
 
 
 @contextmanager
-def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Gives the name of a file to write; when the block ends well, that file becomes `path` in one go.
+def replacing(path: Place) -> Iterator[pathlib.Path]:
+    """Gives the name of a local file to write; when the block ends well, that file becomes `path` in one go.
 
     Several processes may do this at once: the last one wins. If the block fails, `path` stays as it was.
 
     Raises:
       FileExistsError: `path` is there and is no file: a folder, or a device, which would be replaced, too.
     """
+    if not isinstance(path, pathlib.Path):
+        with tempfile.TemporaryDirectory(prefix="metamask_jax-") as folder:
+            yield (temporary := pathlib.Path(folder, path.name))
+            path.upload(temporary)
+        return
     if path.exists() and not path.is_file():
         raise FileExistsError(errno.EEXIST, "it is there and is no regular file", str(path))
     with _temporary(path) as temporary:
@@ -37,10 +48,39 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
         os.replace(temporary, path)
 
 
-def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
+def write_atomically(path: Place, content: str | bytes) -> None:
     """Replaces a file in one go."""
+    data = content.encode() if isinstance(content, str) else content
+    if not isinstance(path, pathlib.Path):
+        path.write_bytes(data)
+        return
     with replacing(path) as temporary:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def local_copy(path: Place) -> Iterator[pathlib.Path]:
+    """A file as one on this machine: itself, or a copy that is removed at the end, though what is mapped of it stays.
+
+    Raises:
+      FileNotFoundError: there is no such object in the bucket.
+    """
+    if isinstance(path, pathlib.Path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="metamask_jax-") as folder:
+        path.download(copy := pathlib.Path(folder, path.name))
+        yield copy
+
+
+def is_file(path: Place) -> bool:
+    """Whether it is a file that is there; a name that cannot be one is none."""
+    return os.path.isfile(path) if isinstance(path, pathlib.Path) else path.is_file()
+
+
+def is_folder(path: Place) -> bool:
+    """Whether it is a folder that is there; a name that cannot be one is none."""
+    return os.path.isdir(path) if isinstance(path, pathlib.Path) else path.is_dir()
 
 
 def create_exclusively(path: pathlib.Path, content: str) -> bool:
@@ -134,13 +174,13 @@ class JsonLines:
         self._file.close()
 
 
-def read_json_lines(path: str | pathlib.Path) -> list[dict[str, Any]]:
+def read_json_lines(path: str | Place) -> list[dict[str, Any]]:
     """Reads such a file; a missing one is empty.
 
     A line that is damaged is left out with a warning, a last one cut off by a kill without.
     """
     try:
-        *lines, cut_off = pathlib.Path(path).read_bytes().split(b"\n")
+        *lines, cut_off = to_place(path).read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     found = [_parsed(line) for line in lines]

@@ -13,6 +13,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from metamask_jax.core.places import is_url
 from metamask_jax.data import builders, in_memory, prepared
 from metamask_jax.data.in_memory import ArraySource
 from metamask_jax.data.options import build
@@ -155,6 +156,8 @@ def _find_or_prepare(name: str, data_dir: str, options: dict[str, Any]) -> prepa
     """Returns the prepared dataset; `options` are those of our own builder, none for a public set."""
     if name in builders.OPTIONS:
         if isinstance(options.get("path"), str):
+            if is_url(options["path"]):
+                raise DataError(f"path={shown(options['path'])}; expected pictures on this machine (data.options.path)")
             options = options | {"path": os.path.expanduser(options["path"])}
         own = build(builders.OPTIONS[name], options)
         full_name = f"{name}/{own.config_name}"
@@ -173,6 +176,11 @@ def _find_or_prepare(name: str, data_dir: str, options: dict[str, Any]) -> prepa
 
 def _usable_folder(data_dir: str) -> str:
     """The folder's absolute path; refused where a file is in the way."""
+    if is_url(data_dir):
+        raise DataError(
+            f"data_dir={shown(data_dir)}; expected a folder on this machine, such as a mounted bucket's: array_record "
+            "reads no URLs (config.data.dir)"
+        )
     path = os.path.abspath(os.path.expanduser(data_dir))
     existing = pathlib.Path(path)
     while not os.path.lexists(existing) and existing != existing.parent:

@@ -15,7 +15,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from metamask_jax.core.storage import replacing
+from metamask_jax.core.places import Place
+from metamask_jax.core.storage import local_copy, replacing
 from metamask_jax.core.types import PyTree
 from metamask_jax.data.in_memory import ArraySource
 from metamask_jax.data.sources import Source
@@ -29,7 +30,7 @@ Features = tuple[np.ndarray, np.ndarray]
 
 
 def cached_features(
-    folder: pathlib.Path,
+    folder: Place,
     extract: Callable[[Allocate], Features],
     *,
     config: ConfigDict,
@@ -79,24 +80,24 @@ def _add_source(digest: Any, source: Source) -> None:
         digest.update(b"" if source.rows is None else source.rows.tobytes())
 
 
-def _allocate(folder: pathlib.Path, shape: tuple[int, int], dtype: type) -> np.ndarray:
-    """An array for features: in memory, or if it is large in a file of the folder that ends with the array."""
+def _allocate(folder: Place, shape: tuple[int, int], dtype: type) -> np.ndarray:
+    """An array for features: in memory, or if it is large in a file that ends with the array."""
     if np.dtype(dtype).itemsize * shape[0] * shape[1] > _IN_MEMORY:
         try:
             folder.mkdir(exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder) as file:
+            with tempfile.TemporaryFile(dir=folder if isinstance(folder, pathlib.Path) else None) as file:
                 return np.memmap(file, dtype, "w+", shape=shape)
         except OSError as error:
             _log.warning("features are held in memory: %s", error)
     return np.empty(shape, dtype)
 
 
-def _read(path: pathlib.Path) -> Features | None:
+def _read(path: Place) -> Features | None:
     try:
-        with zipfile.ZipFile(path) as file:
+        with local_copy(path) as copy, zipfile.ZipFile(copy) as file:
             if (damaged := file.testzip()) is not None:  # compares a checksum of every array
                 raise zipfile.BadZipFile(f"{damaged} is damaged")
-            return _array(path, file, "features"), _array(path, file, "labels")
+            return _array(copy, file, "features"), _array(copy, file, "labels")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
@@ -120,7 +121,7 @@ def _array(path: pathlib.Path, file: zipfile.ZipFile, name: str) -> np.ndarray:
         return np.memmap(path, dtype, "r", offset=raw.tell(), shape=shape)
 
 
-def _write(path: pathlib.Path, features: np.ndarray, labels: np.ndarray) -> None:
+def _write(path: Place, features: np.ndarray, labels: np.ndarray) -> None:
     try:
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as temporary, temporary.open("wb") as file:  # a bare path would get another suffix

@@ -3,13 +3,14 @@
 import dataclasses
 import json
 import logging
-import pathlib
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from metamask_jax.core.places import Place
 from metamask_jax.core.storage import write_atomically
 from metamask_jax.data.sources import Source, configured_options
 from metamask_jax.data.splits import Splits, open_splits
@@ -32,7 +33,7 @@ _IDENTITY = ("step", "dataset", "train_size", "test_size", "protocol", "features
 
 
 def evaluate_run(
-    workdir: str | pathlib.Path | Run,
+    workdir: str | os.PathLike[str] | Run,
     *,
     step: int | str = "last",
     protocols: Sequence[str] = ("linear", "knn"),
@@ -148,7 +149,7 @@ def expand(protocols: Sequence[str]) -> list[str]:
     return [name for name in PROTOCOLS if name in chosen]
 
 
-def read_results(workdir: pathlib.Path) -> list[Entry]:
+def read_results(workdir: Place) -> list[Entry]:
     """The results that `evaluation.json` holds; none if there is no such file."""
     path = workdir / "evaluation.json"
     try:
@@ -179,7 +180,7 @@ def _identity(entry: Entry) -> tuple[Any, ...]:
     return tuple(entry[key] for key in _IDENTITY)
 
 
-def _write(workdir: pathlib.Path, results: list[Entry]) -> None:
+def _write(workdir: Place, results: list[Entry]) -> None:
     try:
         write_atomically(workdir / "evaluation.json", json.dumps({"results": results}, indent=1))
         write_atomically(workdir / "evaluation.md", markdown_table(results, name=workdir.resolve().name))

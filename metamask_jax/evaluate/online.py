@@ -2,7 +2,6 @@
 
 import logging
 import os
-import pathlib
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -57,7 +56,7 @@ def pretrain(
     Returns:
       What is in `result.json`.
     """
-    workdir, programs = pathlib.Path(workdir), Programs() if programs is None else programs
+    programs = Programs() if programs is None else programs
     result = loop.train(
         config,
         workdir,

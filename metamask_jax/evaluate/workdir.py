@@ -1,7 +1,6 @@
 """What evaluation needs of a run, from its working directory alone."""
 
 import os
-import pathlib
 from typing import NamedTuple
 
 import jax
@@ -10,6 +9,8 @@ from ml_collections import ConfigDict
 
 from metamask_jax.config import from_json
 from metamask_jax.core.mask import mask_weights
+from metamask_jax.core.places import Place, to_place
+from metamask_jax.core.storage import is_folder
 from metamask_jax.data.sources import Source
 from metamask_jax.errors import CheckpointError, ConfigError
 from metamask_jax.evaluate.cache import cached_features
@@ -30,7 +31,7 @@ class Run(NamedTuple):
       registry: what the configuration's names stand for; None is ours and `config.plugins`.
     """
 
-    workdir: pathlib.Path
+    workdir: Place
     config: ConfigDict
     state: TrainState
     step: int
@@ -42,7 +43,7 @@ class Run(NamedTuple):
         return np.asarray(mask_weights(self.state.mask, activation=self.config.mask.activation))
 
 
-def load_run(workdir: str | pathlib.Path, *, step: int | str = "last", registry: Registry | None = None) -> Run:
+def load_run(workdir: str | os.PathLike[str], *, step: int | str = "last", registry: Registry | None = None) -> Run:
     """Reads a run; nothing in its working directory changes, and it may still be training.
 
     Args:
@@ -54,9 +55,9 @@ def load_run(workdir: str | pathlib.Path, *, step: int | str = "last", registry:
       ConfigError: there is no run, or no such step; the message names those that exist.
       CheckpointError: the checkpoint is damaged or another model's.
     """
-    workdir = pathlib.Path(workdir)
-    config = read_config(workdir, registry)
-    folder = workdir / "checkpoints"
+    place = to_place(workdir)
+    config = read_config(place, registry)
+    folder = place / "checkpoints"
     checkpoints = Checkpoints.for_reading(folder) if folder.is_dir() else None
     steps = checkpoints.steps() if checkpoints is not None else []
     if checkpoints is None or not steps:
@@ -70,7 +71,7 @@ def load_run(workdir: str | pathlib.Path, *, step: int | str = "last", registry:
         raise CheckpointError(f"--workdir {workdir}: {error}") from error
     finally:
         checkpoints.close()
-    return Run(workdir, config, restored.state, found, resolve_registry(registry, config))
+    return Run(place, config, restored.state, found, resolve_registry(registry, config))
 
 
 def features(run: Run, source: Source) -> tuple[np.ndarray, np.ndarray]:
@@ -99,9 +100,9 @@ def features(run: Run, source: Source) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def read_config(workdir: pathlib.Path, registry: Registry | None = None) -> ConfigDict:
+def read_config(workdir: Place, registry: Registry | None = None) -> ConfigDict:
     """The configuration of the run in a working directory."""
-    if not os.path.isdir(workdir):  # which knows no error, for names too long either
+    if not is_folder(workdir):
         raise ConfigError(f"--workdir {workdir} does not exist; expected the folder of a pretrained run")
     path = workdir / "config.json"
     if not path.is_file():

@@ -1,12 +1,12 @@
 """Several evaluated working directories in one table: runs that differ only in their seed are one column."""
 
 import itertools
-import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from metamask_jax.core.places import Place, to_place
 from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.evaluation import read_results
 from metamask_jax.evaluate.workdir import read_config
@@ -42,7 +42,7 @@ def compare(workdirs: Sequence[str]) -> Table:
       ConfigError: a folder is no working directory, has no results, or is the same run as another.
     """
     groups: dict[str, _Group] = {}
-    for workdir in map(pathlib.Path, workdirs):
+    for workdir in map(to_place, workdirs):
         config = read_config(workdir)
         group = groups.setdefault(_without_seed(config), _Group([], {}))
         group.names.append(workdir.resolve().name)
@@ -63,7 +63,7 @@ def _without_seed(config: ConfigDict) -> str:
     return folder_name(config)
 
 
-def _top1(workdir: pathlib.Path) -> dict[Row, float]:
+def _top1(workdir: Place) -> dict[Row, float]:
     """The newest results of a working directory."""
     results = read_results(workdir)
     if not results:

@@ -1,13 +1,13 @@
 """The model card of an exported encoder: what it is, how it was made, and what was measured of it."""
 
 import json
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from metamask_jax.config import config_names, default_config, flatten, load_config
+from metamask_jax.core.places import Place
 from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.workdir import Run
 from metamask_jax.reporting.tables import markdown_row
@@ -112,7 +112,7 @@ def _row(entry: dict[str, Any]) -> list[str]:
     ]
 
 
-def _online(workdir: pathlib.Path) -> Iterator[str]:
+def _online(workdir: Place) -> Iterator[str]:
     try:
         accuracy = json.loads((workdir / "result.json").read_text())["knn_accuracy"]
         yield f"Nearest neighbours at the end of training: {100 * accuracy:.2f} %. No protocol was run after it."

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import pathlib
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -117,13 +116,12 @@ def load_encoder(
     exported = encoder_folder(workdir)
     if exported is not None:
         return encoder_of(exported_run(exported, registry))
-    folder = pathlib.Path(workdir)
-    if os.path.isfile(folder):
+    if os.path.isfile(workdir):
         raise ConfigError(
-            f"workdir={str(folder)!r} is a file; expected the folder of a pretrained run (for a file that "
+            f"workdir={os.fspath(workdir)!r} is a file; expected the folder of a pretrained run (for a file that "
             "metamask-export has written there is metamask_jax.export.read_export)"
         )
-    return encoder_of(load_run(folder, step=step, registry=registry))
+    return encoder_of(load_run(workdir, step=step, registry=registry))
 
 
 def encoder_of(run: Run) -> LoadedEncoder:

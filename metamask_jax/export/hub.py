@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from metamask_jax.config import default_config, to_json
 from metamask_jax.core.array_files import WRITERS, Export
+from metamask_jax.core.places import is_url
 from metamask_jax.errors import ExportError
 from metamask_jax.evaluate.workdir import Run
 from metamask_jax.export.card import model_card
@@ -38,6 +39,8 @@ def export_folder(run: Run, path: str | os.PathLike[str]) -> Difference:
     Returns:
       The difference that was found, mere rounding.
     """
+    if is_url(path):
+        raise ExportError(f"{path}; expected a folder on this machine, such as a mounted bucket's")
     folder = pathlib.Path(path)
     try:
         if folder.exists() and (not folder.is_dir() or {file.name for file in folder.iterdir()} - set(_FILES)):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from metamask_jax.core.array_files import WRITERS, Export, read_export
+from metamask_jax.core.places import to_place
 from metamask_jax.core.storage import replacing
 from metamask_jax.errors import ExportError
 from metamask_jax.evaluate.workdir import Run
@@ -59,10 +59,10 @@ def export_encoder(run: Run, path: str | os.PathLike[str], *, format: str, mask:
     for name, value, allowed in (("format", format, FORMATS), ("mask", mask, MASKS)):
         if value not in allowed:
             raise ValueError(f"{name}={value!r}; expected one of {', '.join(map(repr, allowed))}")
-    path = pathlib.Path(path)
+    place = to_place(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(place) as temporary:
             WRITERS[format](temporary, collect(run, torchvision=format == "safetensors", mask=mask))
             difference = verify_export(temporary, run)
             if not difference.equal:

@@ -1,9 +1,11 @@
 """The arrays of `report.npz` that can be drawn: of the right kind, finite, and fitting together."""
 
-import pathlib
+import io
 from collections.abc import Mapping
 
 import numpy as np
+
+from metamask_jax.core.places import Place
 
 LARGEST = 1e30  # of a number that is drawn or printed
 _PICTURES = ("sample_images", "sample_views", "query_images", "neighbor_images", "dimension_images")
@@ -27,9 +29,9 @@ _GROUPS: tuple[dict[str, str], ...] = (
 )
 
 
-def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+def read_arrays(path: Place) -> dict[str, np.ndarray]:
     """Reads `report.npz` without what cannot be drawn."""
-    with np.load(path, allow_pickle=False) as file:
+    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
         found = {key: values for key, values in file.items() if values.size and _is_drawable(key, values)}
     fitting = {key for group in _GROUPS if _fits(found, group) for key in group}
     unfit = {

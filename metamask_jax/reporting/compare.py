@@ -1,7 +1,6 @@
 """Several runs on one page: their numbers side by side, what was set differently, and their curves in one plot."""
 
 import os
-import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from metamask_jax.core.places import Place, to_place
 from metamask_jax.core.storage import write_atomically
 from metamask_jax.reporting import feature_plots, gallery, plots, run_plots
 from metamask_jax.reporting.page import figure_panel, page, section
@@ -22,7 +22,7 @@ Cell = tuple[float | None, str, str]  # the accuracy, if it is one; the text; a 
 _NOT_COMPARED = ("log.", "checkpoint.", "data.dir", "data.prefetch")  # do not change what is learned
 
 
-def write_comparison(workdirs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> pathlib.Path:
+def write_comparison(workdirs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Place:
     """Writes one page about several runs.
 
     Args:
@@ -32,12 +32,12 @@ def write_comparison(workdirs: Sequence[str | os.PathLike[str]], out: str | os.P
     Returns:
       Its path.
     """
-    path = pathlib.Path(out)
-    write_atomically(path, render([pathlib.Path(workdir) for workdir in workdirs]))
+    path = to_place(out)
+    write_atomically(path, render([to_place(workdir) for workdir in workdirs]))
     return path
 
 
-def render(folders: Sequence[pathlib.Path]) -> str:
+def render(folders: Sequence[Place]) -> str:
     """The page's HTML."""
     runs = dict(zip(_names(folders), map(read_run, folders), strict=True))
     summaries = dict.fromkeys(summary(run.config) for run in runs.values())
@@ -56,7 +56,7 @@ def render(folders: Sequence[pathlib.Path]) -> str:
     )
 
 
-def _names(folders: Sequence[pathlib.Path]) -> list[str]:
+def _names(folders: Sequence[Place]) -> list[str]:
     """What tells the folders apart: their names, with those of their parents where need be."""
     resolved = [folder.resolve() for folder in folders]
     for depth in range(1, max(len(folder.parts) for folder in resolved)):

@@ -1,13 +1,13 @@
 """Reads what a run has left, in whatever condition: what is missing is empty, what is damaged is left out and noted."""
 
 import json
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from metamask_jax.config import flatten
+from metamask_jax.core.places import Place
 from metamask_jax.core.storage import read_json_lines
 from metamask_jax.errors import one_line
 from metamask_jax.reporting.arrays import LARGEST, read_arrays
@@ -15,11 +15,11 @@ from metamask_jax.reporting.run_plots import Curve, LoggedRun
 from metamask_jax.reporting.tables import report_rows
 
 
-def read_run(folder: pathlib.Path) -> LoggedRun:
+def read_run(folder: Place) -> LoggedRun:
     """Reads a workdir; what is missing is empty, what is damaged is noted."""
     notes: list[str] = []
 
-    def read(name: str, reader: Callable[[pathlib.Path], dict[str, Any]]) -> dict[str, Any]:
+    def read(name: str, reader: Callable[[Place], dict[str, Any]]) -> dict[str, Any]:
         try:
             return reader(folder / name)
         except FileNotFoundError:
@@ -39,7 +39,7 @@ def read_run(folder: pathlib.Path) -> LoggedRun:
     )
 
 
-def _object(path: pathlib.Path) -> dict[str, Any]:
+def _object(path: Place) -> dict[str, Any]:
     found = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(found, dict):
         raise ValueError(f"it holds a {type(found).__name__}; expected an object")
@@ -51,7 +51,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) < LARGEST
 
 
-def _curves(path: pathlib.Path) -> dict[str, Curve]:
+def _curves(path: Place) -> dict[str, Curve]:
     """Every metric's steps and values, without those that are not finite; damaged lines are left out."""
     points: dict[str, list[tuple[int, float]]] = {}
     for row in read_json_lines(path):
@@ -61,7 +61,7 @@ def _curves(path: pathlib.Path) -> dict[str, Curve]:
     return {key: Curve(*map(np.array, zip(*pairs, strict=True))) for key, pairs in points.items()}
 
 
-def _result(path: pathlib.Path) -> dict[str, Any]:
+def _result(path: Place) -> dict[str, Any]:
     """Final numbers, and the rows of a table."""
     found = _object(path)
     rows = found.get("table", [])
@@ -77,7 +77,7 @@ def _is_row(row: Any) -> bool:
     )
 
 
-def _evaluation(path: pathlib.Path) -> dict[str, Any]:
+def _evaluation(path: Place) -> dict[str, Any]:
     try:
         rows = report_rows(_object(path)["results"])
     except (KeyError, TypeError, AttributeError) as error:

@@ -5,11 +5,11 @@ any may be missing.
 """
 
 import os
-import pathlib
 from collections.abc import Callable, Iterable
 from html import escape
 from typing import Any
 
+from metamask_jax.core.places import Place, to_place
 from metamask_jax.core.storage import write_atomically
 from metamask_jax.reporting import gallery, run_plots
 from metamask_jax.reporting.page import figure_panel, page, section
@@ -17,7 +17,7 @@ from metamask_jax.reporting.read import read_run
 from metamask_jax.reporting.run_plots import LoggedRun, Plot
 
 
-def write_report(workdir: str | os.PathLike[str]) -> pathlib.Path:
+def write_report(workdir: str | os.PathLike[str]) -> Place:
     """Writes `report.html` into a run's workdir.
 
     Args:
@@ -26,7 +26,7 @@ def write_report(workdir: str | os.PathLike[str]) -> pathlib.Path:
     Returns:
       The path of the report.
     """
-    folder = pathlib.Path(workdir)
+    folder = to_place(workdir)
     if not folder.is_dir():
         raise ValueError(f"workdir={str(workdir)!r}; expected an existing directory")
     path = folder / "report.html"

@@ -1,26 +1,28 @@
 """Checkpoints of a run, by orbax: written in the background, whole or not at all, and proven on the way back in."""
 
 import concurrent.futures
-import hashlib
 import json
 import logging
 import pathlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from metamask_jax.core.places import Place, to_place
 from metamask_jax.core.quiet import without_warnings
 from metamask_jax.core.storage import write_atomically
 from metamask_jax.errors import CheckpointError, one_line
+from metamask_jax.training.saved_arrays import copies, digest_of, unflatten
 from metamask_jax.version import __version__
 
 _log = logging.getLogger(__name__)
 _UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of what is no checkpoint yet, or no more
+_LAST = "commit_success.txt"  # what makes a checkpoint in a bucket one
 _METRIC = "metric.json"  # beside the arrays of a checkpoint that was evaluated
 _LONG = 120  # characters of another's message within a sentence of ours
 RESTART = "or --restart, which keeps what is there in a folder beside and begins with step 1"
@@ -53,7 +55,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        folder: str | pathlib.Path,
+        folder: str | Place,
         *,
         keep_last: int,
         keep_every: int | None,
@@ -67,12 +69,13 @@ class Checkpoints:
           keep_every: also keep those at multiples of this step.
           keep_best: also keep the one with the highest metric.
         """
-        self._path = pathlib.Path(folder).absolute()
+        self._path = to_place(folder).absolute()
         self._path.mkdir(parents=True, exist_ok=True)
         self._keep = (keep_last, keep_every, keep_best)
         self._manager = ocp.CheckpointManager(
             self._path,
             options=ocp.CheckpointManagerOptions(
+                **_by_commit(self._path),
                 create=False,
                 cleanup_tmp_directories=True,
                 enable_async_checkpointing=False,  # our own thread copies and hashes, too
@@ -86,14 +89,15 @@ class Checkpoints:
         self._pending: concurrent.futures.Future[None] | None = None
 
     @classmethod
-    def for_reading(cls, folder: str | pathlib.Path) -> "Checkpoints":
+    def for_reading(cls, folder: str | Place) -> "Checkpoints":
         """Opens an existing folder without touching it: a run may be writing there at this moment."""
         self = cls.__new__(cls)
-        self._path, self._thread, self._pending = pathlib.Path(folder).absolute(), None, None
+        self._path, self._thread, self._pending = to_place(folder).absolute(), None, None
         with without_warnings():  # of a folder that is read only, as was asked for
             self._manager = ocp.CheckpointManager(
                 self._path,
                 options=ocp.CheckpointManagerOptions(
+                    **_by_commit(self._path),
                     read_only=True,
                     create=False,
                     save_interval_steps=0,
@@ -114,7 +118,15 @@ class Checkpoints:
         """The step with the highest metric, the first of equals; None if none was measured."""
         return _best({step: _metric(self._path / str(step)) for step in self.steps()})
 
-    def save(self, step: int, state: Any, *, config: str, metrics: Mapping[str, float] | None = None) -> None:
+    def save(
+        self,
+        step: int,
+        state: Any,
+        *,
+        config: str,
+        metrics: Mapping[str, float] | None = None,
+        first: Callable[[], None] = lambda: None,
+    ) -> None:
         """Starts writing a checkpoint; returns at once, and the state's buffers may then be donated.
 
         Args:
@@ -122,6 +134,7 @@ class Checkpoints:
           state: a pytree of arrays.
           config: the run's configuration as JSON.
           metrics: of that step, if nothing else remembers them yet.
+          first: is called by the thread that writes, before it does.
 
         Raises:
           WriteError: the checkpoint before could not be written.
@@ -129,20 +142,35 @@ class Checkpoints:
         assert self._thread is not None, "opened for reading"
         self.wait()  # no more than one copy of the state beside the one that trains
         metadata = {"version": __version__, "config": config, "metrics": metrics and dict(metrics)}
-        self._pending = self._thread.submit(self._write, step, _copies(state), metadata)
+        self._pending = self._thread.submit(self._write, step, copies(state), metadata, first)
 
-    def _write(self, step: int, leaves: dict[str, Any], metadata: dict[str, Any]) -> None:
+    def _write(self, step: int, leaves: dict[str, Any], metadata: dict[str, Any], first: Callable[[], None]) -> None:
         """What the thread does."""
         arrays = {name: np.asarray(leaf) for name, leaf in leaves.items()}
+        items = ocp.args.Composite(
+            state=ocp.args.StandardSave(arrays),
+            metadata=ocp.args.JsonSave(metadata | {"digest": digest_of(arrays)}),
+        )
+        first()
         with _writing():
-            self._manager.save(
-                step,
-                args=ocp.args.Composite(
-                    state=ocp.args.StandardSave(arrays),
-                    metadata=ocp.args.JsonSave(metadata | {"digest": _digest(arrays)}),
-                ),
-            )
-            self._remove_old()
+            if isinstance(self._path, pathlib.Path):
+                self._manager.save(step, args=items)
+                self._remove_old()
+            else:
+                from metamask_jax.core.bucket import patiently
+
+                patiently(lambda: self._save_to_bucket(step, items), self._path)
+                patiently(self._remove_old, self._path)
+
+    def _save_to_bucket(self, step: int, items: Any) -> None:
+        """Saves, or leaves nothing that would be in the way of another attempt."""
+        try:
+            self._manager.save(step, args=items)
+        except Exception:  # of orbax, tensorstore, and those who speak to the bucket for them
+            with suppress(OSError):
+                (self._path / str(step)).rmtree(missing_ok=True)  # type: ignore[union-attr]
+            self._manager.reload()
+            raise
 
     def _remove_old(self) -> None:
         """Removes the checkpoints that are not to be kept, each in one go: half of one must not look like one."""
@@ -151,9 +179,13 @@ class Checkpoints:
         if best:
             kept.add(_best({step: _metric(self._path / str(step)) for step in steps}))
         for step in sorted(set(steps) - kept):
-            # By this name a kill leaves something that is cleared away when the folder is opened.
-            aside = (self._path / str(step)).rename(self._path / f"{step}.removed{_UNFINISHED}")
-            shutil.rmtree(aside)
+            old = self._path / str(step)
+            if isinstance(old, pathlib.Path):
+                # By this name a kill leaves something that is cleared away when the folder is opened.
+                shutil.rmtree(old.rename(self._path / f"{step}.removed{_UNFINISHED}"))
+            else:
+                (old / _LAST).unlink(missing_ok=True)  # without which it does not count any more
+                old.rmtree(missing_ok=True)
         self._manager.reload()
 
     def rate(self, step: int, metric: float) -> None:
@@ -188,7 +220,7 @@ class Checkpoints:
           step: which one.
         """
         arrays, metadata = self.read(step)
-        return Restored(step, _unflatten(arrays, like, step), metadata)
+        return Restored(step, unflatten(arrays, like, step), metadata)
 
     def read(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays of one checkpoint by their paths, such as `params.encoder.conv1.kernel`, and its metadata."""
@@ -197,7 +229,7 @@ class Checkpoints:
                 step, args=ocp.args.Composite(state=ocp.args.StandardRestore(), metadata=ocp.args.JsonRestore())
             )
             arrays = {name: np.asarray(value) for name, value in found["state"].items()}
-            digest = _digest(arrays)
+            digest = digest_of(arrays)
         except Exception as error:  # orbax and tensorstore raise many kinds
             raise DamagedError(f"checkpoint {step} cannot be read: {one_line(error)}") from error
         if digest != found["metadata"]["digest"]:
@@ -238,6 +270,25 @@ class Checkpoints:
         self._manager.reload()
 
 
+def _by_commit(folder: Place) -> dict[str, Any]:
+    """Options by which a checkpoint in a bucket counts when its last object is there; a disk renames the folder."""
+    if isinstance(folder, pathlib.Path):
+        return {}
+    whole = ocp.path.atomicity.CommitFileTemporaryPath
+    return {
+        "temporary_path_class": whole,
+        "step_name_format": ocp.path.step.standard_name_format(temporary_path_cls=whole),
+    }
+
+
+def has_checkpoints(folder: Place) -> bool:
+    """Whether there is a checkpoint that was written to its end."""
+    if not folder.is_dir():
+        return False
+    found = [path for path in folder.iterdir() if path.name.isdecimal()]
+    return any(isinstance(path, pathlib.Path) or (path / _LAST).is_file() for path in found)
+
+
 def _alone(name: str) -> Any:
     """Lets a process of several use checkpoints without the others, who know nothing of it."""
     if jax.process_count() == 1:
@@ -251,7 +302,7 @@ def _best(metrics: Mapping[int, float | None]) -> int | None:
     return max(measured, key=lambda step: measured[step]) if measured else None
 
 
-def _metric(checkpoint: pathlib.Path) -> float | None:
+def _metric(checkpoint: Place) -> float | None:
     """The metric of a checkpoint; None if it was not measured.
 
     Raises:
@@ -277,37 +328,3 @@ def _writing() -> Iterator[None]:
         if len(text) > _LONG:  # tensorstore names every file and folder on its way to the reason
             text = f"{text[: _LONG // 3]} ... {text[-_LONG:]}"
         raise WriteError(f"a checkpoint cannot be written: {text or type(error).__name__}") from error
-
-
-def _copies(tree: Any) -> dict[str, Any]:
-    """A pytree as one dict by path, of copies on their way: training may overwrite its own buffers meanwhile.
-
-    Arrays on a device are copied there, after the step that computes them; nobody waits for that here.
-    """
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="."): (
-            # All devices have the same: the first one of this process is enough.
-            jax.device_put(leaf.addressable_data(0), may_alias=False) if isinstance(leaf, jax.Array) else np.array(leaf)
-        )
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
-
-
-def _unflatten(arrays: Mapping[str, np.ndarray], like: Any, step: int) -> Any:
-    paths, structure = jax.tree_util.tree_flatten_with_path(like)
-    leaves = []
-    for path, leaf in paths:
-        name = jax.tree_util.keystr(path, simple=True, separator=".")
-        if name not in arrays or arrays[name].shape != leaf.shape:
-            found = arrays[name].shape if name in arrays else "nothing"
-            raise CheckpointError(f"checkpoint {step} has {found} for {name}; expected shape {leaf.shape}")
-        leaves.append(arrays[name].astype(leaf.dtype, copy=False))
-    return jax.tree.unflatten(structure, leaves)
-
-
-def _digest(arrays: Mapping[str, np.ndarray]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(arrays):
-        digest.update(f"{name}{arrays[name].dtype}{arrays[name].shape}".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()

@@ -1,8 +1,6 @@
 """The weights that a run begins with: random ones, or those of another run or of an exported file (`config.init`)."""
 
 import logging
-import os
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +9,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from metamask_jax.core.array_files import read_export
+from metamask_jax.core.places import Place, to_place
+from metamask_jax.core.storage import is_file, is_folder
 from metamask_jax.core.types import PyTree
 from metamask_jax.errors import CheckpointError, ConfigError
 from metamask_jax.models.torchvision import from_torchvision
@@ -47,10 +47,10 @@ def first_state(config: ConfigDict, registry: Registry | None = None) -> TrainSt
 
 def _read(config: ConfigDict, like: Weights) -> tuple[Arrays, str]:
     """Arrays by their paths in a state, such as `params.encoder.conv1.kernel`, and where they come from."""
-    path = pathlib.Path(config.init["from"]).expanduser()
-    if os.path.isdir(path):
+    path = to_place(config.init["from"]).expanduser()
+    if is_folder(path):
         return _read_workdir(config, path)
-    if not os.path.isfile(path):
+    if not is_file(path):
         raise ConfigError(
             f"{_named(config)} does not exist; expected the folder of a pretrained run, or a file that metamask-export "
             "has written"
@@ -64,7 +64,7 @@ def _read(config: ConfigDict, like: Weights) -> tuple[Arrays, str]:
     return _read_file(path, like), str(path)
 
 
-def _read_workdir(config: ConfigDict, path: pathlib.Path) -> tuple[Arrays, str]:
+def _read_workdir(config: ConfigDict, path: Place) -> tuple[Arrays, str]:
     folder = path / "checkpoints"
     checkpoints = Checkpoints.for_reading(folder) if folder.is_dir() else None
     try:
@@ -87,7 +87,7 @@ def _read_workdir(config: ConfigDict, path: pathlib.Path) -> tuple[Arrays, str]:
             checkpoints.close()
 
 
-def _read_file(path: pathlib.Path, like: Weights) -> Arrays:
+def _read_file(path: Place, like: Weights) -> Arrays:
     """The arrays of an exported encoder by their paths in a state."""
     export = read_export(path)
     arrays = {name: array for name, array in export.arrays.items() if not name.startswith(_NOT_THE_ENCODER)}

@@ -15,6 +15,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from metamask_jax.config import flatten
+from metamask_jax.core.mirror import Mirror
+from metamask_jax.core.places import Place
 from metamask_jax.core.storage import JsonLines, write_atomically
 from metamask_jax.errors import ConfigError
 
@@ -37,26 +39,27 @@ class Watch:
     def __init__(
         self,
         config: ConfigDict,
-        workdir: pathlib.Path,
+        workdir: Place,
         *,
         start_step: int,
         total_steps: int,
     ) -> None:
         """Opens every output the configuration asks for but TensorBoard's, whose import would delay the first step."""
-        self._metrics = JsonLines(workdir / "metrics.jsonl", resume_step=start_step)
-        self._masks = JsonLines(workdir / "masks.jsonl", resume_step=start_step)
+        self._mirror = Mirror(workdir)
+        self._metrics = JsonLines(self._mirror.continued("metrics.jsonl"), resume_step=start_step)
+        self._masks = JsonLines(self._mirror.continued("masks.jsonl"), resume_step=start_step)
         self._batch_size = config.train.batch_size
         self._total_steps = total_steps
         self._last: tuple[float, int] | None = None  # when which step was done
         self._tensorboard = self._wandb = None
-        self._events = (workdir / "tensorboard", start_step + 1) if config.log.tensorboard else None
+        self._events = (self._mirror.folder / "tensorboard", start_step + 1) if config.log.tensorboard else None
         if config.log.wandb_project is not None:
             import wandb
 
             self._wandb = wandb.init(
                 project=config.log.wandb_project,
                 id=_run_id(workdir / "wandb_id"),
-                dir=str(workdir),
+                dir=str(workdir) if isinstance(workdir, pathlib.Path) else None,
                 config=flatten(config),
                 resume="allow",
             )
@@ -84,6 +87,13 @@ class Watch:
             self._tensorboard.close()
         if self._wandb is not None:
             self._wandb.finish(exit_code=0 if error is None else 1)
+        self._mirror.close()
+
+    def upload(self) -> None:
+        """Makes what was logged outlive this process, if it does not yet; any thread may ask for it."""
+        if self._tensorboard is not None:
+            self._tensorboard.flush()
+        self._mirror.upload()
 
     def start_clock(self, step: int) -> None:
         """Counts time from now on, after a step: rates are of training, not of compiling and evaluating."""
@@ -155,13 +165,16 @@ class Watch:
 class Silence(Watch):
     """What the other processes of a run have instead."""
 
-    def __init__(self, config: ConfigDict, workdir: pathlib.Path, *, start_step: int, total_steps: int) -> None:
+    def __init__(self, config: ConfigDict, workdir: Place, *, start_step: int, total_steps: int) -> None:
         """Opens nothing."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         pass
+
+    def upload(self) -> None:
+        """Does nothing."""
 
     def start_clock(self, step: int) -> None:
         """Does nothing."""
@@ -176,7 +189,7 @@ class Silence(Watch):
         """Does nothing."""
 
 
-def _run_id(path: pathlib.Path) -> str:
+def _run_id(path: Place) -> str:
     """The name under which W&B knows the run in a working directory, made up at its first start."""
     if not path.exists():
         write_atomically(path, secrets.token_hex(4))

@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import logging
 import os
-import pathlib
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -19,12 +18,13 @@ from ml_collections import ConfigDict
 
 from metamask_jax import kernels
 from metamask_jax.config import apply_overrides, flatten
+from metamask_jax.core.places import Place, to_place
 from metamask_jax.core.storage import read_json_lines, replacing, write_atomically
 from metamask_jax.data.in_memory import ArraySource
 from metamask_jax.data.sources import DATA_UNCHANGED_BY, Source, open_configured
 from metamask_jax.errors import ConfigError, DataError, TrainingError, one_line
 from metamask_jax.training import distributed, processes
-from metamask_jax.training.checkpoint import Checkpoints
+from metamask_jax.training.checkpoint import Checkpoints, has_checkpoints
 from metamask_jax.training.initial import first_state
 from metamask_jax.training.logging import Silence, Watch, check_libraries
 from metamask_jax.training.monitor import Evaluator, Monitor, rounding_warning
@@ -34,7 +34,7 @@ from metamask_jax.training.settings import Programs, settings_of
 from metamask_jax.training.signals import caught_signals
 from metamask_jax.training.state import TrainState, has_judge, init_state
 from metamask_jax.training.stream import batch_stream, labelled_source
-from metamask_jax.training.workdir import check_workdir, claimed_workdir, has_checkpoints
+from metamask_jax.training.workdir import check_workdir, claimed_workdir
 from metamask_jax.version import __version__
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class _Run:
     """
 
     config: ConfigDict
-    workdir: pathlib.Path
+    workdir: Place
     source: Source
     plan: Plan
     monitor: Monitor
@@ -102,7 +102,7 @@ def train(
     with ExitStack() as stack:
         with processes.shared_refusals():
             programs = Programs() if programs is None else programs
-            run, fresh = _prepare(config, pathlib.Path(workdir), registry, make_evaluator, programs, **how)
+            run, fresh = _prepare(config, to_place(workdir), registry, make_evaluator, programs, **how)
             if distributed.is_main():
                 lock = stack.enter_context(claimed_workdir(run.workdir, run.config, **how))
                 keep = {name: run.config.checkpoint[name] for name in ("keep_last", "keep_every", "keep_best")}
@@ -120,7 +120,7 @@ def train(
 
 def _prepare(
     config: ConfigDict,
-    workdir: pathlib.Path,
+    workdir: Place,
     registry: Registry | None,
     make_evaluator: Callable[[ConfigDict, Registry], Evaluator] | None,
     programs: Programs,
@@ -148,7 +148,7 @@ def _prepare(
         check_workdir(workdir, config, accept_changes=accept_changes, restart=restart)
     with _building(config, registry):
         jax.eval_shape(lambda: init_state(config, registry=registry))
-    begins = json.loads(processes.exchange(json.dumps(restart or not has_checkpoints(workdir)))[0])
+    begins = json.loads(processes.exchange(json.dumps(restart or not has_checkpoints(workdir / "checkpoints")))[0])
     # What a run goes on with is in its checkpoints, and the others get theirs from the main process.
     make = first_state if begins and distributed.is_main() else init_state
     fresh: TrainState = jax.device_get(make(config, registry=registry))  # where a checkpoint's state comes to

@@ -7,7 +7,7 @@ import collections
 import dataclasses
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -57,10 +57,21 @@ class Outputs:
     checkpoints: Checkpoints
     lock: WorkdirLock
 
-    def save(self, step: int, state: TrainState, config: ConfigDict, metrics: Mapping[str, float] | None) -> None:
-        """Starts writing a checkpoint."""
-        self.lock.check()
-        self.checkpoints.save(step, state, config=to_json(config), metrics=metrics)
+    def save(
+        self,
+        step: int,
+        state: TrainState,
+        config: ConfigDict,
+        metrics: Mapping[str, float] | None,
+        first: Callable[[], None],
+    ) -> None:
+        """Starts writing a checkpoint, and what has to be there before it, by `first`."""
+
+        def check_and_write() -> None:
+            self.lock.check()
+            first()
+
+        self.checkpoints.save(step, state, config=to_json(config), metrics=metrics, first=check_and_write)
 
 
 class _Taken:
@@ -148,7 +159,7 @@ class Recorder:
 
     def _save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
         if self._outputs is not None:
-            self._outputs.save(step, state, self._config, metrics)
+            self._outputs.save(step, state, self._config, metrics, first=self._watch.upload)
 
     def _see(self) -> None:
         """Looks at the step that was last taken."""

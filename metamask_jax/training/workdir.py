@@ -1,16 +1,16 @@
 """Making a working directory a run's own: what may go on there, and what is refused."""
 
-import pathlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ml_collections import ConfigDict
 
 from metamask_jax.config import differences, from_json, to_json
+from metamask_jax.core.places import Place
 from metamask_jax.core.storage import read_json_lines, write_atomically
 from metamask_jax.data.sources import DATA_UNCHANGED_BY
 from metamask_jax.errors import CheckpointError, ConfigError
-from metamask_jax.training.checkpoint import RESTART
+from metamask_jax.training.checkpoint import RESTART, has_checkpoints
 from metamask_jax.training.lock import WorkdirLock, check_free
 
 # What may change between a run's start and its continuation without changing the trajectory.
@@ -22,7 +22,7 @@ _OF_A_RUN = (
 )
 
 
-def check_workdir(workdir: pathlib.Path, config: ConfigDict, *, accept_changes: bool, restart: bool) -> None:
+def check_workdir(workdir: Place, config: ConfigDict, *, accept_changes: bool, restart: bool) -> None:
     """Refuses a working directory that cannot be this run's; changes nothing.
 
     Args:
@@ -44,7 +44,7 @@ def check_workdir(workdir: pathlib.Path, config: ConfigDict, *, accept_changes: 
 
 @contextmanager
 def claimed_workdir(
-    workdir: pathlib.Path, config: ConfigDict, *, accept_changes: bool, restart: bool
+    workdir: Place, config: ConfigDict, *, accept_changes: bool, restart: bool
 ) -> Iterator[WorkdirLock]:
     """Makes the working directory this run's while the block lasts; the arguments are those of `check_workdir`."""
     with _writing(workdir):
@@ -60,7 +60,7 @@ def claimed_workdir(
         yield lock
 
 
-def read_config_json(workdir: pathlib.Path) -> ConfigDict:
+def read_config_json(workdir: Place) -> ConfigDict:
     """The configuration in a working directory, not validated."""
     try:
         return from_json((workdir / "config.json").read_bytes())
@@ -68,13 +68,7 @@ def read_config_json(workdir: pathlib.Path) -> ConfigDict:
         raise ConfigError(f"--workdir {workdir}: config.json cannot be used, {error}") from error
 
 
-def has_checkpoints(workdir: pathlib.Path) -> bool:
-    """Whether a working directory has a checkpoint that was written to its end."""
-    folder = workdir / "checkpoints"
-    return folder.is_dir() and any(path.name.isdecimal() for path in folder.iterdir())
-
-
-def _check_contents(workdir: pathlib.Path, config: ConfigDict, accept_changes: bool) -> None:
+def _check_contents(workdir: Place, config: ConfigDict, accept_changes: bool) -> None:
     old = read_config_json(workdir) if (workdir / "config.json").exists() else config
     changed = [d for d in differences(old, config) if not d.startswith(_FREE_TO_CHANGE)]
     # What was never trained binds nobody: it may have failed for the very reason that was changed.
@@ -85,9 +79,9 @@ def _check_contents(workdir: pathlib.Path, config: ConfigDict, accept_changes: b
         )
 
 
-def _has_trained(workdir: pathlib.Path, old: ConfigDict) -> bool:
+def _has_trained(workdir: Place, old: ConfigDict) -> bool:
     """Whether a run has taken steps here; refuses if it has and its checkpoints are gone."""
-    if has_checkpoints(workdir):
+    if has_checkpoints(workdir / "checkpoints"):
         return True
     if damaged := sorted(path.name for path in (workdir / "checkpoints").glob("*.damaged*")):
         raise CheckpointError(
@@ -102,7 +96,7 @@ def _has_trained(workdir: pathlib.Path, old: ConfigDict) -> bool:
     return logged > 0
 
 
-def _set_aside(workdir: pathlib.Path) -> None:
+def _set_aside(workdir: Place) -> None:
     """Moves what a run has left into a folder of its own."""
     present = [workdir / name for name in _OF_A_RUN if (workdir / name).exists()]
     if present:
@@ -115,7 +109,7 @@ def _set_aside(workdir: pathlib.Path) -> None:
 
 
 @contextmanager
-def _writing(workdir: pathlib.Path) -> Iterator[None]:
+def _writing(workdir: Place) -> Iterator[None]:
     try:
         yield
     except OSError as error:
