@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
+from metamask_jax.core.collectives import gather, maximum, mean, moments
 from metamask_jax.core.state import Pair
 from metamask_jax.data.loader import Batch
 from metamask_jax.training.roofline import collectives
@@ -104,3 +105,18 @@ def test_shard_map_over_a_mesh_is_pmap(estimator: str) -> None:
         expected, reference = step_on(4, config)(expected, given)
     for one, other in zip(jax.tree.leaves((found, metrics)), jax.tree.leaves((expected, reference)), strict=True):
         assert relative_error(one, other) < 1e-12 if np.any(other) else not np.any(one)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_one_device_alone_exchanges_nothing(devices):
+    def exchanges(x):
+        both = moments(x, x**2, jnp.zeros(3), "batch")
+        return mean(x, "batch"), maximum(x, "batch"), gather(x, "batch", axis=0), both
+
+    mapped = jax.pmap(exchanges, axis_name="batch", devices=jax.devices()[:devices])
+    x = jnp.arange(3.0 * devices).reshape(devices, 3)
+    program = mapped.lower(x).as_text()
+    assert ("all_reduce" in program, "all_gather" in program) == ((devices > 1,) * 2)
+    if devices == 1:
+        for found, expected in zip(jax.tree.leaves(mapped(x)), (x, x, x, x, x**2), strict=True):
+            np.testing.assert_array_equal(found, expected)

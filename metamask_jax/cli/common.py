@@ -153,9 +153,10 @@ def split_overrides(arguments: Iterable[str]) -> tuple[list[str], dict[str, str]
 
 def set_up_process() -> None:
     """What every command that computes calls first, once its flags are known to be good."""
-    from metamask_jax.kernels.process import keep_freed_memory
+    from metamask_jax.kernels.process import collect_rarely, keep_freed_memory
 
     keep_freed_memory()
+    collect_rarely()
     keep_compiled_programs()
 
 

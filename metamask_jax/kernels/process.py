@@ -1,6 +1,7 @@
-"""What holds for the whole process: its cores, and a setting that makes training on a CPU faster."""
+"""What holds for the whole process: its cores, and settings that make training on a CPU start and run faster."""
 
 import ctypes
+import gc
 import os
 import sys
 
@@ -26,6 +27,15 @@ def keep_freed_memory() -> bool:
         return False
     # One heap that never shrinks, for blocks of any size and all threads.
     return all([mallopt(_ARENA_MAX, 1), mallopt(_MMAP_MAX, 0), mallopt(_TRIM_THRESHOLD, -1)])
+
+
+def collect_rarely() -> None:
+    """Makes this process look for reference cycles less often.
+
+    Tracing a step and writing its kernels makes millions of small objects that live as long as their program; Python
+    would look through them again and again, an eighth of the time to the first step.
+    """
+    gc.set_threshold(50_000, 20, 100)
 
 
 def cores() -> int:
