@@ -87,7 +87,7 @@ def test_rates_and_the_time_left_are_those_of_training_alone(tmp_path, monkeypat
     rates = [line.get("images_per_second") for line in read_json_lines(tmp_path / "metrics.jsonl")]
     assert rates == [None, 64.0, 64.0, 64.0]
     assert [message.endswith("left") for message in caplog.messages] == [False, True, True, True]
-    assert caplog.messages[1].endswith("64 img/s  0:44 left")
+    assert caplog.messages[1].endswith("64 img/s  500 ms/step  0:44 left")
 
 
 @pytest.mark.parametrize(

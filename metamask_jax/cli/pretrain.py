@@ -22,6 +22,7 @@ from metamask_jax.cli.common import (
     whole_number,
 )
 from metamask_jax.config import apply_overrides, load_config
+from metamask_jax.errors import ConfigError
 
 
 def _pretrain(arguments: Sequence[str]) -> int:
@@ -44,10 +45,20 @@ def _pretrain(arguments: Sequence[str]) -> int:
         metavar="KEY=A,B,C",
         help="one run per value of a configuration key; repeatable: all combinations",
     )
+    parser.add_argument(
+        "--profile", metavar="START:STOP", help="trace these steps, for XProf, into the folder profile of the workdir"
+    )
     parser.add_processes()
     others, overrides = split_overrides(arguments)
     flags = parser.read(others)
     config = apply_overrides(load_config(flags.config), overrides)
+    profile = None
+    if flags.profile is not None:
+        from metamask_jax.training.profile import Steps
+
+        if flags.sweep or flags.seeds:
+            raise ConfigError("--profile with --sweep or --seeds; expected a single run")
+        profile = Steps.of(flags.profile)
 
     set_up_process()
     join(flags)
@@ -60,7 +71,7 @@ def _pretrain(arguments: Sequence[str]) -> int:
     if arguments:
         from metamask_jax.evaluate.online import pretrain
 
-        pretrain(config, flags.workdir, accept_changes=flags.accept_changes, restart=flags.restart)
+        pretrain(config, flags.workdir, accept_changes=flags.accept_changes, restart=flags.restart, profile=profile)
     else:
         from metamask_jax.cli.quickstart import run_quickstart
 

@@ -11,7 +11,6 @@ import io
 import itertools
 import json
 import logging
-import pathlib
 import re
 import statistics
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from metamask_jax.config import apply_overrides, differences
+from metamask_jax.core.places import Place, to_place
 from metamask_jax.core.storage import read_json_lines, write_atomically
 from metamask_jax.errors import ConfigError, TrainingError
 
@@ -40,7 +40,7 @@ class Cell(NamedTuple):
 
     values: dict[str, str]
     config: ConfigDict
-    workdir: pathlib.Path
+    workdir: Place
 
     def is_finished(self, *, accept_changes: bool, restart: bool) -> bool:
         """Whether its result is there; refuses what another configuration has left."""
@@ -77,7 +77,7 @@ def read_sweeps(texts: Sequence[str], *, seeds: int | None, first_seed: int) -> 
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def plan(config: ConfigDict, combinations: Sequence[dict[str, str]], workdir: pathlib.Path) -> list[Cell]:
+def plan(config: ConfigDict, combinations: Sequence[dict[str, str]], workdir: Place) -> list[Cell]:
     """The runs; refuses a combination that cannot be run before any of them begins."""
     from metamask_jax.training.registry import validate
 
@@ -121,7 +121,7 @@ def run_sweep(
     from metamask_jax.training.settings import Programs
 
     combinations = read_sweeps(sweeps, seeds=seeds, first_seed=config.train.seed)
-    cells = plan(config, combinations, pathlib.Path(workdir))
+    cells = plan(config, combinations, to_place(workdir))
     how: dict[str, Any] = {"accept_changes": accept_changes, "restart": restart}
     with processes.shared_refusals():
         done = [cell.is_finished(**how) for cell in cells] if is_main() else []
@@ -136,7 +136,7 @@ def run_sweep(
         except TrainingError as error:
             failures.append(f"{cell.workdir.name}: {error}")
     if is_main():
-        _print_table(cells, pathlib.Path(workdir))
+        _print_table(cells, to_place(workdir))
         for failure in failures:
             print(failure)
     return 1 if failures else 0
@@ -153,7 +153,7 @@ def _folder(values: dict[str, str]) -> str:
     return name
 
 
-def _print_table(cells: Sequence[Cell], workdir: pathlib.Path) -> None:
+def _print_table(cells: Sequence[Cell], workdir: Place) -> None:
     rows = [row for cell in cells if (row := _row(cell)) is not None]
     if not rows:
         return

@@ -22,6 +22,7 @@ from metamask_jax.evaluate.samples import draw_samples
 from metamask_jax.evaluate.sharding import gathered, share_of, total
 from metamask_jax.evaluate.spectrum import cross_correlation, effective_rank, singular_values
 from metamask_jax.training import loop
+from metamask_jax.training.profile import Steps
 from metamask_jax.training.registry import Registry
 from metamask_jax.training.settings import Programs
 from metamask_jax.training.state import TrainState
@@ -41,6 +42,7 @@ def pretrain(
     restart: bool = False,
     registry: Registry | None = None,
     programs: Programs | None = None,
+    profile: Steps | None = None,
 ) -> dict[str, Any]:
     """Trains in a working directory, or goes on where it left off: `training.loop.train` with kNN and a report.
 
@@ -52,6 +54,7 @@ def pretrain(
       restart: begin anew; what is in the working directory is kept in a folder there.
       registry: what the configuration's names stand for; None is ours and `config.plugins`.
       programs: shared by runs that follow each other in this process, so that equal programs are compiled once.
+      profile: steps of which the main process writes a trace into the workdir, for XProf.
 
     Returns:
       What is in `result.json`.
@@ -65,6 +68,7 @@ def pretrain(
         registry=registry,
         make_evaluator=partial(_make_evaluator, programs=programs, given=registry),
         programs=programs,
+        profile=profile,
     )
     if jax.process_index() == 0:
         from metamask_jax.reporting.report import write_report  # matplotlib is heavy

@@ -155,7 +155,8 @@ class Watch:
         text = "  ".join(form.format(values[name]) for name, form in parts.items() if name in values)
         if self._bar.disable:
             if rate is not None:
-                text += f"  {_duration((self._total_steps - step) / max(rate, 1e-9))} left"
+                seconds = 1 / max(rate, 1e-9)
+                text += f"  {1000 * seconds:.3g} ms/step  {_duration((self._total_steps - step) * seconds)} left"
             _log.info("step %d/%d  %s", step, self._total_steps, text)
         else:
             self._bar.set_postfix_str(text, refresh=False)

@@ -28,6 +28,7 @@ from metamask_jax.training.checkpoint import Checkpoints, has_checkpoints
 from metamask_jax.training.initial import first_state
 from metamask_jax.training.logging import Silence, Watch, check_libraries
 from metamask_jax.training.monitor import Evaluator, Monitor, rounding_warning
+from metamask_jax.training.profile import Profiler, Steps
 from metamask_jax.training.recorder import Outputs, Plan, Recorder, weights_of
 from metamask_jax.training.registry import REGISTRY, Registry, resolve_registry, validate
 from metamask_jax.training.settings import Programs, settings_of
@@ -77,6 +78,7 @@ def train(
     registry: Registry | None = None,
     make_evaluator: Callable[[ConfigDict, Registry], Evaluator] | None = None,
     programs: Programs | None = None,
+    profile: Steps | None = None,
 ) -> dict[str, Any]:
     """Trains, or goes on training, in a working directory.
 
@@ -89,6 +91,7 @@ def train(
       registry: what the configuration's names stand for; None is ours and `config.plugins`.
       make_evaluator: builds what judges the features while training; None for no evaluation.
       programs: shared by runs that follow each other in this process, so that each program is compiled once.
+      profile: steps of which the main process writes a trace into the workdir, for XProf.
 
     Returns:
       What is in `result.json`.
@@ -103,6 +106,8 @@ def train(
         with processes.shared_refusals():
             programs = Programs() if programs is None else programs
             run, fresh = _prepare(config, to_place(workdir), registry, make_evaluator, programs, **how)
+            if profile is not None:
+                profile.check(run.plan.total_steps)
             if distributed.is_main():
                 lock = stack.enter_context(claimed_workdir(run.workdir, run.config, **how))
                 keep = {name: run.config.checkpoint[name] for name in ("keep_last", "keep_every", "keep_best")}
@@ -111,7 +116,7 @@ def train(
             state, unlogged = _start(run, fresh)
             del fresh  # training has a copy on the devices
         try:
-            return _train(run, state, unlogged)
+            return _train(run, state, unlogged, profile)
         except OSError as error:
             raise TrainingError(
                 f"the run in {workdir} cannot go on ({error}); {_newest(run)} once that is mended"
@@ -232,7 +237,7 @@ def _start(run: _Run, fresh: TrainState) -> tuple[TrainState, dict[str, float] |
     return distributed.replicate(state), unlogged
 
 
-def _train(run: _Run, state: TrainState, unlogged: dict[str, float] | None) -> dict[str, Any]:
+def _train(run: _Run, state: TrainState, unlogged: dict[str, float] | None, profile: Steps | None) -> dict[str, Any]:
     """The training loop, and what follows it."""
     began, start, total = time.monotonic(), int(state.step), run.plan.total_steps
     alone = jax.process_count() == 1
@@ -241,6 +246,7 @@ def _train(run: _Run, state: TrainState, unlogged: dict[str, float] | None) -> d
             run.config, run.workdir, start_step=start, total_steps=total
         ) as watch,
         closing(batch_stream(run.config, run.source, start_step=start, total_steps=total)) as stream,
+        Profiler(profile if distributed.is_main() else None, run.workdir) as profiler,
         # JAX tells all processes of a SIGTERM to one of them, and when to stop.
         caught_signals(leave=frozenset() if alone else frozenset({signal.SIGTERM})) as signals,
     ):
@@ -251,7 +257,9 @@ def _train(run: _Run, state: TrainState, unlogged: dict[str, float] | None) -> d
         for step, batch in enumerate(stream, start=start + 1):
             if step == start + 1:
                 processes.compile_together(run.train_step, state, batch, run.settings)
+            profiler.before(step, state)
             state, metrics = run.train_step(state, batch, run.settings)
+            profiler.after(step, metrics)
             if step == start + 1:
                 jax.block_until_ready(metrics)
                 watch.say(f"first step done {time.monotonic() - began:.1f} s after the start")

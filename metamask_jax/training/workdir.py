@@ -17,7 +17,7 @@ from metamask_jax.training.lock import WorkdirLock, check_free
 _FREE_TO_CHANGE = ("log.", "checkpoint.", "eval.", "guard.", *DATA_UNCHANGED_BY)
 # What a run and its evaluation leave. Features on disk are not among it: their names tell which encoder gave them.
 _OF_A_RUN = (
-    *("checkpoints", "config.json", "metrics.jsonl", "masks.jsonl", "tensorboard", "wandb", "wandb_id"),
+    *("checkpoints", "config.json", "metrics.jsonl", "masks.jsonl", "tensorboard", "profile", "wandb", "wandb_id"),
     *("result.json", "report.npz", "report.html", "evaluation.json", "evaluation.md", "diagnostics", "measures"),
 )
 
