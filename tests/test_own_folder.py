@@ -22,6 +22,7 @@ TINY = (
     "--config.method.head=(8, 6)",
     "--config.loss.drr_head=(10,)",
     "--config.train.steps=3",
+    "--config.eval.least_times=0",
     "--config.data.augmentation=eval",
     "--config.log.tensorboard=false",
 )

@@ -22,10 +22,11 @@ _OPENING = (
     "Quickstart: two short trainings on pictures that come with the package, with and without mask learning, compared "
     "with raw pixels and an untrained encoder. Two to six minutes on two CPU cores; nothing is downloaded."
 )
-_NEXT = """To try next:
-  python run_pretrain.py --config image_folder:PATH,SIZE --workdir runs/mine   # your own pictures
-  python examples/own_model_linen.py                                          # your own model
-  python run_linear.py --workdir {run} --protocol all       # evaluate this one"""
+_NEXT = {
+    "python run_pretrain.py --config image_folder:PATH,SIZE --workdir runs/mine": "your own pictures",
+    "python examples/own_model_linen.py": "your own model",
+    "python run_linear.py --workdir {run} --protocol all": "evaluate this one",
+}
 _SHORT_PROBE: dict[str, Any] = {"l2_grid": (1e-2, 1e-3), "max_iterations": 100}  # hundreds of pixels take their time
 
 
@@ -52,7 +53,10 @@ def run_quickstart(config: ConfigDict, workdir: str | os.PathLike[str]) -> list[
     for row in rows:
         print(f"{row['name']:28}{row['knn']:8.1%}{row['linear']:9.1%}")
     classes = len(OnlineEvaluator(config).splits[1].class_names)
-    print(f"\n{_lesson(rows, chance=1 / classes)}\n\nreport: {report}\n\n{_NEXT.format(run=place / 'metamask')}")
+    print(f"\n{_lesson(rows, chance=1 / classes)}\n\nreport: {report}\n\nTo try next:")
+    commands = {command.format(run=place / "metamask"): what for command, what in _NEXT.items()}
+    for command, what in commands.items():
+        print(f"  {command:{max(map(len, commands))}}  # {what}")
     return rows
 
 

@@ -102,7 +102,7 @@ def knn_curve(curve: Curve, *, references: Mapping[str, float], interval: np.nda
     axis.set_xlim(left=0)  # a single point would get an arbitrary axis
     style(axis, "step", "kNN accuracy (%)")
     if references:
-        legend(axis)
+        legend_above(axis, columns=2)
     return figure
 
 

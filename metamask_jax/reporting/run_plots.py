@@ -46,10 +46,11 @@ def learned(run: LoggedRun) -> Iterator[Plot]:
     """What the features tell of the classes."""
     if curve := run.curves.get("knn_accuracy"):
         others = {row["name"]: row["knn"] for row in run.result.get("table", []) if row.get("knn") is not None}
-        others = references(run) | {
-            name: value for name, value in others.items() if not np.isclose(value, curve.values[-1])
-        }
-        figure = plots.knn_curve(curve, references=others, interval=knn_interval(run))
+        lines = references(run)
+        for name, value in others.items():
+            if not np.isclose([curve.values[-1], *lines.values()], value).any():
+                lines[name] = value
+        figure = plots.knn_curve(curve, references=lines, interval=knn_interval(run))
         caption = "Share of test pictures whose class their nearest training pictures tell, while training."
         if knn_interval(run) is not None:
             caption += " The bar is the 95 % interval over test pictures."
