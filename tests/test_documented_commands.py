@@ -196,7 +196,7 @@ def test_commands_of_the_readme_work_one_after_another(tmp_path, monkeypatch, ca
     small = [*TINY, "--config.data.dir=data", "--config.eval.k=2"]
     shapes = ["--config.data.name=confounded_shapes", "--config.data.image_size=32", "--config.train.batch_size=8"]
     shapes += [
-        "--config.data.options.train_size=64",
+        "--config.data.options.train_size=80",
         "--config.data.options.test_size=32",
         "--config.encoder.init=None",
     ]

@@ -83,7 +83,8 @@ def evaluate_run(
     run = _computing_in(dtype, run)
     results = read_results(run.workdir)
     splits = main_first(lambda: _open(run, dataset, data_dir, options or {}, size))
-    _check(splits.train, splits.test, names)
+    _check(splits.train, splits.test)
+    names = _fitting(splits.train, names, asked_for=protocols)
     data = load_data(run, splits.train, splits.test)
     if not splits.labelled:
         raise DataError(f"{splits.note}; expected two pictures or more of every class")
@@ -206,8 +207,8 @@ def _open(run: Run, dataset: str | None, data_dir: str | None, options: Mapping[
     return found if size is None else found._replace(train=train.first(size))
 
 
-def _check(train: Source, test: Source, protocols: Sequence[str]) -> None:
-    """Refuses data that the protocols cannot use."""
+def _check(train: Source, test: Source) -> None:
+    """Refuses data that no protocol can use."""
     for split, source in (("train", train), ("test", test)):
         if source.num_classes < 2:
             raise DataError(
@@ -218,13 +219,27 @@ def _check(train: Source, test: Source, protocols: Sequence[str]) -> None:
             f"{train.name!r} has {train.num_classes} classes to train on and {test.num_classes} to test on; "
             "expected the same ones"
         )
+
+
+def _fitting(train: Source, protocols: Sequence[str], *, asked_for: Sequence[str]) -> list[str]:
+    """The protocols for which there are enough images.
+
+    One that came with a group such as `knn` is left out and said to be, so that few pictures can be judged by the usual
+    command; one that was asked for by its name is refused.
+    """
     fitting = [name for name in protocols if len(train) >= LEAST_IMAGES.get(name, 1)]
     for name in protocols:
-        if name not in fitting:
+        if name in fitting:
+            continue
+        found = f"{train.name!r} has {len(train)} training images here"
+        if name in asked_for or not fitting:
             raise DataError(
-                f"{train.name!r} has {len(train)} training images here; expected at least {LEAST_IMAGES[name]} "
-                f"for --protocol {name}" + (f": --protocol {','.join(fitting)} needs fewer" if fitting else "")
+                f"{found}; expected at least {LEAST_IMAGES[name]} for --protocol {name}"
+                + (f": --protocol {','.join(fitting)} needs fewer" if fitting else "")
             )
+        if is_main():
+            _log.info("%s: --protocol %s, which needs %d, is left out", found, name, LEAST_IMAGES[name])
+    return fitting
 
 
 def load_data(run: Run, train: Source, test: Source) -> Data:

@@ -15,6 +15,8 @@ from PIL import Image
 from metamask_jax.cli.evaluate import main
 from metamask_jax.config import from_json, to_json
 from metamask_jax.data import splits
+from metamask_jax.data.in_memory import ArraySource
+from metamask_jax.errors import DataError
 from metamask_jax.evaluate import evaluation
 from metamask_jax.evaluate.protocols import Settings
 from tests.test_checkpoint import damage
@@ -123,7 +125,7 @@ def test_what_is_wrong_is_one_sentence_and_exit_code_2(
         ([one, "--step=x"], "--step x; expected a whole number, 'best' or 'last'"),
         ([one, "--protocol=liner"], "--protocol liner; expected one or more of 'all', 'knn', 'knn_official'"),
         (
-            [one, "--size=100", "--protocol=knn"],
+            [one, "--size=100", "--protocol=knn_k200,knn"],
             "100 training images here; expected at least 200 for --protocol knn_k200",
         ),
         ([one, "--size=1000"], "--size 1000; expected 1 to 256"),
@@ -132,7 +134,7 @@ def test_what_is_wrong_is_one_sentence_and_exit_code_2(
         ([one, "--option=x"], "--option x; expected KEY=VALUE"),
         ([one, "--finetune_epochs=0"], "--finetune-epochs 0; expected a whole number >= 1"),
         ([one, "--bogus"], "unrecognized arguments: --bogus; see --help"),
-        ([], "the following arguments are required: --workdir; see --help"),
+        ([], "one of the arguments --workdir --encoder is required; see --help"),
     ):
         assert main(flags) == 2, flags
         errors = capsys.readouterr().err.strip().splitlines()
@@ -140,6 +142,29 @@ def test_what_is_wrong_is_one_sentence_and_exit_code_2(
         assert message in errors[0]
     after = sorted(path.name for path in workdir.iterdir() if path.name != "features")
     assert after == before
+
+
+def test_a_member_of_a_group_that_needs_more_pictures_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    few = ArraySource(
+        name="few",
+        images=np.zeros((9, 4, 4, 3), np.uint8),
+        labels=np.arange(9, dtype=np.int32) % 2,
+        num_classes=2,
+        class_names=("a", "b"),
+        factors={},
+    )
+    names = evaluation.expand(["linear", "knn"])
+    with caplog.at_level("INFO", "metamask_jax"):
+        assert evaluation._fitting(few, names, asked_for=["linear", "knn"]) == [
+            "knn_official",
+            "knn_euclidean5",
+            "linear",
+        ]
+    assert "'few' has 9 training images here: --protocol knn_k200, which needs 200, is left out" in caplog.text
+    with pytest.raises(DataError, match="expected at least 200 for --protocol knn_k200: --protocol knn_official"):
+        evaluation._fitting(few, names, asked_for=["linear", "knn_k200"])
+    with pytest.raises(DataError, match="expected at least 5 for --protocol knn_official"):
+        evaluation._fitting(few.first(3), evaluation.expand(["knn"]), asked_for=["knn"])
 
 
 def test_damage_is_named_and_nothing_is_overwritten(workdir: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
