@@ -35,7 +35,7 @@ h4 { margin: 0 0 8px; font-size: 15px; font-weight: 600; color: var(--soft); }
 .plots > .panel { flex: 1 1 calc(50% - 9px); }
 .plots > .wide { flex-basis: 100%; }
 .pictures { display: grid; gap: 12px; grid-auto-flow: column; grid-auto-columns: minmax(0, 1fr); }
-.pictures svg { display: block; width: 100%; max-width: 680px; height: auto; margin: 0 auto; }
+.pictures svg { display: block; width: 100%; max-width: 600px; height: auto; margin: 0 auto; }
 figcaption { margin-top: 10px; color: var(--soft); font-size: 14.5px; max-width: 80ch; }
 .strips { display: grid; gap: 10px 30px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); }
 .strip { display: flex; align-items: center; gap: 5px; min-width: 0; margin-bottom: 4px; }

@@ -28,6 +28,7 @@ INK, _LINE, _GRID, _SHEET = "#334155", "#cbd5e1", "#eef2f7", "#fefefe"
 _OF_THE_PAGE = {INK: "--ink", _LINE: "--rule", _GRID: "--grid", _SHEET: "--sheet"}
 CATEGORIES = (BLUE, ORANGE, TEAL, VIOLET, "#db2777", "#ca8a04", "#65a30d", "#0891b2", "#dc2626", "#78716c")
 WIDTH, NARROW = 5.6, 4.2  # inches, of a figure in two columns and in three
+_ON_A_PAGE = (0.84, 0.9)  # of a figure's size: the page is scaled, and its text should be legible on a phone
 _SMOOTH = 120  # a longer curve is drawn with its running mean
 
 
@@ -40,6 +41,7 @@ def to_svg(figure: "Figure") -> str:
     import matplotlib
 
     text = io.StringIO()
+    figure.set_size_inches(*(figure.get_size_inches() * _ON_A_PAGE))
     figure.patch.set_alpha(0.0)
     for axis in figure.axes:
         axis.patch.set_alpha(0.0)
