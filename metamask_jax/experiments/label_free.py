@@ -84,17 +84,18 @@ def _report(results: Results) -> Report:
         ("measure", "Spearman", "Kendall"),
         ranking,
     )
-    shown = ("RankMe", "LiDAR", "alpha-ReQ, small", "alignment", "uniformity", "kNN (needs labels)")
+    shown = ("RankMe", "LiDAR", "alpha-ReQ, small", "alignment", "uniformity")
     rows = [
         (
             str(run),
             mean_text(results.where(run=run).of(_LINEAR)),
+            mean_text(results.where(run=run).of("knn.accuracy")),
             *(f"{np.mean([columns[name][i] for i in _places(results, run)]):.3g}" for name in shown),
         )
         for run in results.levels("run")
     ]
-    signs = ("RankMe", "LiDAR", "- alpha-ReQ", "- alignment", "- uniformity", "kNN")
-    runs = Table("The runs, means over seeds; linear accuracy in percent:", ("run", "linear", *signs), rows)
+    header = ("run", "linear", "kNN", "RankMe", "LiDAR", "- alpha-ReQ", "- alignment", "- uniformity")
+    runs = Table("The runs, means over seeds; accuracies in percent:", header, rows)
     return Report([correlations, runs], {"scatter": _scatter(columns, accuracies)} if judged else {})
 
 
@@ -104,7 +105,7 @@ def _places(results: Results, run: object) -> list[int]:
 
 def _scatter(columns: dict[str, np.ndarray], accuracies: np.ndarray) -> "Figure":
     names = ("RankMe", "LiDAR", "alpha-ReQ, small", "uniformity")
-    figure, axes = plots.new_panels(len(names), width=11.0)
+    figure, axes = plots.new_panels(len(names), width=3.0)
     for axis, name in zip(axes, names, strict=True):
         axis.plot(columns[name], 100 * accuracies, "o", color=plots.BLUE, markersize=5)
         plots.style(axis, name, "linear accuracy (%)")
