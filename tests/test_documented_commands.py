@@ -34,6 +34,8 @@ STAND_INS = {
     "DIR": "run",
     "ID": "F8",
     "HOST:PORT": "127.0.0.1:1",
+    "N": "2",  # processes
+    "I": "0",  # which of them
 }
 OUTER = ("batch", "next", "views", "labels")
 # Where the work of each command begins, once its flags are known to be good.
