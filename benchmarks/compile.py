@@ -31,10 +31,12 @@ def measure(program: str) -> dict[str, float]:
     began = time.process_time()
     import jax
 
+    from metamask_jax.cli.common import set_up_process
     from metamask_jax.config import apply_overrides, load_config
     from metamask_jax.training.compilation import lower_step, picture_shape
     from metamask_jax.training.registry import validate
 
+    set_up_process()  # as every command does
     name, _, kind = program.partition(":")
     overrides = {"mask.learn": str(kind == "exact"), "meta.estimator": "exact"}
     config = validate(apply_overrides(load_config(name), overrides))
@@ -49,7 +51,9 @@ def measure(program: str) -> dict[str, float]:
 def in_process(tree: pathlib.Path, program: str) -> dict[str, float]:
     """The same in a process of its own, with the package of a source tree."""
     command = [sys.executable, str(pathlib.Path(__file__).resolve()), "--measure", program]
-    done = subprocess.run(command, env=_environment(tree), capture_output=True, text=True, check=True)
+    with tempfile.TemporaryDirectory() as home:  # where programs would be kept
+        environment = _environment(tree) | {"HOME": home}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
