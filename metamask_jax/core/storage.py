@@ -43,7 +43,7 @@ def replacing(path: Place) -> Iterator[pathlib.Path]:
         return
     if path.exists() and not path.is_file():
         raise FileExistsError(errno.EEXIST, "it is there and is no regular file", str(path))
-    with _temporary(path) as temporary:
+    with temporary_beside(path) as temporary:
         yield temporary
         os.replace(temporary, path)
 
@@ -90,7 +90,7 @@ def create_exclusively(path: pathlib.Path, content: str) -> bool:
       Whether it did.
     """
     try:
-        with _temporary(path) as temporary:
+        with temporary_beside(path) as temporary:
             temporary.write_text(content)
             os.link(temporary, path)
     except FileExistsError:
@@ -118,7 +118,7 @@ def _create_in_place(path: pathlib.Path, content: str) -> bool:
 
 
 @contextmanager
-def _temporary(path: pathlib.Path) -> Iterator[pathlib.Path]:
+def temporary_beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """A name beside `path` for a file that is gone when the block ends; what a kill has left of earlier ones goes too.
 
     The name tells the process and where its number means something.

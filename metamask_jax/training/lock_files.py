@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from metamask_jax.core.places import Place
-from metamask_jax.core.storage import create_exclusively
+from metamask_jax.core.storage import create_exclusively, temporary_beside
 
 if TYPE_CHECKING:
     from metamask_jax.core.bucket import BucketPath
@@ -96,15 +96,14 @@ class OnDisk:
 
     def remove(self, expected: dict[str, Any]) -> None:
         """See `LockFile`."""
-        aside = self._path.with_name(f"{self._path.name}.{secrets.token_hex(8)}")
-        try:
-            self._path.rename(aside)
-        except FileNotFoundError:
-            return
-        if (moved := _read(aside)) is not None and moved != expected:
-            with contextlib.suppress(OSError):
-                os.link(aside, self._path)  # never over a third one
-        aside.unlink(missing_ok=True)
+        with temporary_beside(self._path) as aside:
+            try:
+                self._path.rename(aside)
+            except FileNotFoundError:
+                return
+            if (moved := _read(aside)) is not None and moved != expected:
+                with contextlib.suppress(OSError):
+                    os.link(aside, self._path)  # never over a third one
 
     def settled(self, mine: dict[str, Any]) -> bool:
         """Renaming leaves no gap for another."""

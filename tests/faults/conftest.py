@@ -110,7 +110,8 @@ def essence(folder: pathlib.Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if path.is_dir() or "tensorboard" in path.parts or path.name in ("report.html", ".lock"):
+        inner = "tensorboard" in path.parts or path.name in ("report.html", ".lock") or path.name.startswith("..lock")
+        if path.is_dir() or inner:
             continue
         if "checkpoints" in path.parts:
             if path.parts[-2:] == ("metadata", "metadata"):  # which has a digest of the arrays, compared when read

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, Self
 
 ROOT = pathlib.Path(__file__).parents[2]
 Place = tuple[str, int]  # a line of `Ended.changes`, and which of those that are equal, from 0
-_CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.utime")
+_CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate")
+_OF_A_PROCESS = ((r"\.[0-9a-f]{6}\.\d+\.[0-9a-f]{8}\.tmp", ".tmp"), (r"tfevents\.\d+", "tfevents"))
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -157,7 +158,9 @@ def _names(event: str, arguments: Sequence[Any]) -> list[str]:
 
 def _plain(name: str) -> str:
     """A name without what differs from one process to the next."""
-    return re.sub(r"tfevents\.\d+", "tfevents", re.sub(r"\.[0-9a-f]{6}\.\d+\.[0-9a-f]{8}\.tmp", ".tmp", name))
+    for pattern, instead in _OF_A_PROCESS:
+        name = re.sub(pattern, instead, name)
+    return name
 
 
 if __name__ == "__main__":
