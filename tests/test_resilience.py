@@ -63,7 +63,8 @@ def usual_signals():
         signal.signal(number, handler)
 
 
-def start(shared, workdir, *flags, devices=1):
+def start(shared, workdir, *flags, devices=1, host=()):
+    """A process of `run_pretrain.py`; `host` is the beginning of a command line that runs the rest elsewhere."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "JAX_COMPILATION_CACHE_DIR": str(shared / "cache"),
@@ -71,7 +72,14 @@ def start(shared, workdir, *flags, devices=1):
         "XLA_FLAGS": os.environ["XLA_FLAGS"].replace("device_count=4", f"device_count={devices}"),
     }
     return subprocess.Popen(
-        [sys.executable, ROOT / "run_pretrain.py", f"--config={shared / 'config.py'}", f"--workdir={workdir}", *flags],
+        [
+            *host,
+            sys.executable,
+            ROOT / "run_pretrain.py",
+            f"--config={shared / 'config.py'}",
+            f"--workdir={workdir}",
+            *flags,
+        ],
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -19,10 +19,11 @@ from jax._src import distributed as _service  # JAX has no public way to exchang
 from jax.experimental import multihost_utils
 
 from metamask_jax.errors import ConfigError, one_line
+from metamask_jax.training.heartbeat import Heartbeat
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-_HEARTBEAT = 30  # seconds; a peer that died is noticed within that, the default would hang for longer
+_HEARTBEAT = 75  # seconds until JAX ends a process whose peer is silent; `heartbeat` does so before, and says why
 _PATIENCE = 24 * 3600  # seconds to wait for each other before the first step: one may be preparing the data of all
 _NEWS = 20.0  # seconds between two words about waiting
 _meetings, _steps = itertools.count(), itertools.count(1)
@@ -117,6 +118,8 @@ def _connect(timeout: int, count: int, coordinator: str | None, index: int | Non
         )
     if failed:
         raise ConfigError(f"the {count} processes of this run cannot meet: {one_line(failed[0])}") from failed[0]
+    state = _service.global_state
+    Heartbeat(state.client, index=state.process_id, count=state.num_processes)
 
 
 @contextmanager
