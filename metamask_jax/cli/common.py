@@ -10,7 +10,7 @@ import sys
 import traceback
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from metamask_jax.config import config_names
 from metamask_jax.core.places import is_url, to_place, url_problem
@@ -190,6 +190,7 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | 
     # Orbax and tfds warn of what is meant, and log with a traceback each what they raise anyway.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+    _silence_closed_loops()
     try:
         return command(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:  # at a moment when there is nothing to save
@@ -201,6 +202,23 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | 
         # An orderly exit would wait for the other processes, which wait for this one.
         os._exit(code)
     return code
+
+
+def _silence_closed_loops() -> None:
+    """Leaves out what tensorstore has to say of the further files of a checkpoint of which one could not be written.
+
+    It tells an event loop that has ended with the first error, which is reported; each would be a traceback.
+    """
+    report = sys.unraisablehook
+    if getattr(report, "leaves_out_closed_loops", False):
+        return
+
+    def hook(unraisable: Any) -> None:
+        if not (isinstance(unraisable.exc_value, RuntimeError) and "loop is closed" in str(unraisable.exc_value)):
+            report(unraisable)
+
+    hook.leaves_out_closed_loops = True  # type: ignore[attr-defined]
+    sys.unraisablehook = hook
 
 
 def _judge(error: Exception) -> tuple[int, str]:

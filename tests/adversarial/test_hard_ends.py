@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import types
 
 import jax
 import pytest
@@ -43,6 +44,17 @@ def test_what_nobody_can_help_is_one_sentence(error, code, message, capsys, case
     said = capsys.readouterr().err
     assert said.startswith(message)
     assert said.count("\n") == 1
+
+
+def test_threads_that_come_too_late_with_their_errors_are_not_heard(capsys, monkeypatch):
+    heard = []
+    monkeypatch.setattr(sys, "unraisablehook", heard.append)
+    guarded(lambda arguments: 0, [])
+    guarded(lambda arguments: 0, [])
+    late, other = (types.SimpleNamespace(exc_value=RuntimeError(text)) for text in ("Event loop is closed", "other"))
+    sys.unraisablehook(late)
+    sys.unraisablehook(other)
+    assert heard == [other]
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(capsys):

@@ -40,7 +40,7 @@ class Bench:
         """Runs a command of this package on a workdir, or what it is called here."""
         module, *arguments = {
             "pretrain": ("metamask_jax.cli.pretrain", f"--config={self.folder / 'config.py'}"),
-            "evaluate": ("metamask_jax.cli.evaluate", "--protocol=knn_official,knn_k200"),
+            "evaluate": ("metamask_jax.cli.evaluate", "--protocol=knn_official,knn_euclidean5"),
             "diagnostics": ("metamask_jax.cli.diagnostics", "--only=spectrum,correlation", "--size=32"),
             "report": ("metamask_jax.cli.report",),
             "experiments": ("tests.faults.one_cell", f"--data-dir={self.folder / 'data'}"),
