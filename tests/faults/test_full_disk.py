@@ -51,11 +51,11 @@ def test_no_room_from_any_change_on(command, bench: Bench, request, tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A file system of one megabyte."""
+    """A file system of eight megabytes."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "none", folder], capture_output=True, check=False
     )
     if mounted.returncode:
         pytest.skip("a file system can only be mounted by root")
