@@ -187,8 +187,10 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | 
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("metamask_jax").setLevel(logging.INFO)
-    # Orbax and tfds warn of what is meant, and log with a traceback each what they raise anyway.
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    # Orbax and tfds warn of what is meant, and log with a traceback each what they raise anyway; asyncio does so for
+    # every further file of a checkpoint that cannot be written.
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     _silence_closed_loops()
     try:
