@@ -23,13 +23,17 @@ from metamask_jax.training.step import Objective
 RADII = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # 1e-2 is the authors'
 
 
-def problem(config, state: TrainState, batch: Batch):
-    """The method's loss of (params, mask) on a batch, and both of them; all in float64."""
-    wide = jax.tree.map(lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, state)
+def problem(config, state: TrainState, batch: Batch, dtype: str = "float64"):
+    """The method's loss of (params, mask) on a batch, computed in a number format, and both of them.
+
+    They are in float64 with that, in float32 otherwise.
+    """
+    stored = jnp.float64 if dtype == "float64" else jnp.float32
+    wide = jax.tree.map(lambda x: x.astype(stored) if jnp.issubdtype(x.dtype, jnp.floating) else x, state)
     sample = make_sampler(config, steps_per_epoch=100, total_steps=1000, registry=registry_of(config))(wide, batch)
-    sample = sample._replace(views=sample.views.astype(jnp.float64))
+    sample = sample._replace(views=sample.views.astype(stored))
     config = config.copy_and_resolve_references()
-    config.train.dtype = "float64"
+    config.train.dtype = dtype
     objective = Objective(config, build_model(config, axis_name=None), None)
     model_state = {"batch_stats": wide.batch_stats, "method_state": wide.method_state}
 

@@ -15,16 +15,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from finite_difference import problem, short_run, states_at
 from jax import lax
 
-from metamask_jax import init_state, make_train_step, validate
-from metamask_jax.config import apply_overrides, recipes
 from metamask_jax.core.meta import meta_gradient_parts
-from metamask_jax.data import Batch, batches, open_source
-from metamask_jax.training.registry import registry_of
-from metamask_jax.training.sampling import make_sampler
-from metamask_jax.training.state import TrainState, build_model
-from metamask_jax.training.step import Objective
+from metamask_jax.data import Batch
+from metamask_jax.training.state import TrainState
 
 ESTIMATORS = ("exact", "finite_difference")
 MANTISSA = {"TF32": 10, "bfloat16": 7}  # bits that are left of an operand
@@ -66,18 +62,8 @@ def _evaluate(program: Any, constants: Sequence[Any], arguments: Sequence[Any], 
 
 def second_orders(config: Any, state: TrainState, batch: Batch, dtype: str, bits: int | None = None) -> list[jax.Array]:
     """The second-order part of each estimator, computed in a number format."""
-    wide = jnp.float64 if dtype == "float64" else jnp.float32
     with jax.enable_x64(dtype == "float64"):
-        state = jax.tree.map(lambda x: x.astype(wide) if jnp.issubdtype(x.dtype, jnp.floating) else x, state)
-        sample = make_sampler(config, steps_per_epoch=100, total_steps=1000, registry=registry_of(config))(state, batch)
-        sample = sample._replace(views=sample.views.astype(wide))
-        config = config.copy_and_resolve_references()
-        config.train.dtype = dtype
-        objective = Objective(config, build_model(config, axis_name=None), None)
-        model_state = {"batch_stats": state.batch_stats, "method_state": state.method_state}
-
-        def loss(params: Any, mask: jax.Array) -> jax.Array:
-            return objective.method_loss(params, mask, model_state, sample)[0]
+        loss, params, mask = problem(config, state, batch, dtype)
 
         def second_order(params: Any, mask: jax.Array) -> list[jax.Array]:
             rate = config.optimizer.learning_rate
@@ -85,7 +71,7 @@ def second_orders(config: Any, state: TrainState, batch: Batch, dtype: str, bits
             return [parts.second_order for parts in found]
 
         run = second_order if bits is None else with_rounded_products(second_order, bits)
-        return [jax.device_get(part) for part in jax.jit(run)(state.params, state.mask)]
+        return [jax.device_get(part) for part in jax.jit(run)(params, mask)]
 
 
 def main() -> None:
@@ -96,27 +82,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="+", default=[0, 50])
     parser.add_argument("--data-dir", default="~/tensorflow_datasets")
     flags = parser.parse_args()
-    config = recipes.short_run("simclr", "confounded_shapes")
-    config.encoder.update(name=flags.encoder, width=flags.width)
-    config.data.update(image_size=32, dir=flags.data_dir)
-    config.train.batch_size = flags.batch
-    config = validate(apply_overrides(config, {"mask.learn": "false"}))
-    source = open_source(config.data.name, split="pretrain", data_dir=config.data.dir)
-    step = jax.jit(make_train_step(config, steps_per_epoch=100, total_steps=max(*flags.steps, 1) + 1))
-    state = init_state(config)
+    config, source = short_run(flags.encoder, flags.batch, flags.data_dir, flags.width)
     print(f"{flags.encoder}, width {flags.width:g}, batch {flags.batch}: relative error of the second-order part")
     print(f"{'after steps':<14}{'products in':<20}" + "".join(f"{name:>20}" for name in ESTIMATORS))
     cases = {"float32": ("float32", None), **{name: ("float32", bits) for name, bits in MANTISSA.items()}}
     cases["all in bfloat16"] = ("bfloat16", None)
-    for i, batch in enumerate(batches(source, seed=0, batch_size=flags.batch, num_steps=max(flags.steps) + 1)):
-        if i in flags.steps:
-            now = jax.device_get(state)
-            exact = second_orders(config, now, batch, "float64")
-            for name, case in cases.items():
-                found = second_orders(config, now, batch, *case)
-                off = [jnp.linalg.norm(a - b) / jnp.linalg.norm(b) for a, b in zip(found, exact, strict=True)]
-                print(f"{i:<14}{name:<20}" + "".join(f"{error:20.2g}" for error in off), flush=True)
-        state, _ = step(state, batch)
+    for i, state, batch in states_at(config, source, flags.steps):
+        exact = second_orders(config, state, batch, "float64")
+        for name, case in cases.items():
+            found = second_orders(config, state, batch, *case)
+            off = [jnp.linalg.norm(a - b) / jnp.linalg.norm(b) for a, b in zip(found, exact, strict=True)]
+            print(f"{i:<14}{name:<20}" + "".join(f"{error:20.2g}" for error in off), flush=True)
 
 
 if __name__ == "__main__":

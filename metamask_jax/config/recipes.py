@@ -89,13 +89,12 @@ def imagenet(method: str) -> ConfigDict:
     """
     config = default_config()
     config.method.name = method
-    config.train.update(batch_size=4096, epochs=100, dtype="bfloat16")
+    config.train.update(batch_size=4096, epochs=100, dtype="bfloat16", remat=True)
     config.data.update(name="imagenet2012", image_size=224)
     with config.data.options.unlocked():
         config.data.options.update(image_size=224, views=2)  # decoded and cropped on the host
     config.encoder.update(name="resnet50", stem="imagenet")
     config.loss.update(drr_head=(8192, 8192, 8192), chunk_size=1024)
-    config.meta.estimator = "exact_recomputed"  # as exact as `exact`, in about half the memory
     config.optimizer.update(
         name="lars",
         learning_rate=4.8,  # 0.3 * batch / 256

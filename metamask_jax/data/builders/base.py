@@ -1,9 +1,13 @@
 """What our builders share."""
 
 import dataclasses
+import io
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow_datasets as tfds
+from PIL import Image
 
 
 @dataclasses.dataclass
@@ -23,6 +27,19 @@ class RecordBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  #
 
     def __init__(self, *, file_format: str = "array_record", **kwargs: Any) -> None:
         super().__init__(file_format=file_format, **kwargs)
+
+    def encoded(
+        self, chunks: Iterable[tuple[np.ndarray, dict[str, np.ndarray]]]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yields the examples of chunks of images uint8 [chunk, height, width, 3] and of features [chunk] by name."""
+        key = 0
+        for images, features in chunks:
+            for i, image in enumerate(images):
+                png = io.BytesIO()
+                Image.fromarray(image).save(png, "png")
+                png.seek(0)
+                yield key, {"image": png, **{name: values[i] for name, values in features.items()}}
+                key += 1
 
     @property
     def options(self) -> Any:

@@ -1,12 +1,10 @@
 """`confounded_cifar10`: the pictures of CIFAR-10 among known confounders."""
 
-import io
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from PIL import Image
 
 from metamask_jax.data import pictures, prepared
 from metamask_jax.data.builders import ConfoundedCifar10Options, base, confounders, textures
@@ -52,14 +50,11 @@ class Builder(base.RecordBuilder):
         return {split: self._generate_examples(split, stream) for stream, split in enumerate(_SPLITS)}
 
     def _generate_examples(self, split: str, stream: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        records, key = self._records(split), 0
+        records = self._records(split)
         read = records.read(range(len(records)))
+        labels = iter([records.label(record) for record in read])
         plain = (np.asarray(pictures.decode(records.value(r, records.features.image_key), split)) for r in read)
-        for images, factors in confounders.confound(plain, len(records), strength=self.options.strength, stream=stream):
-            for i, image in enumerate(images):
-                png = io.BytesIO()
-                Image.fromarray(image).save(png, "png")
-                png.seek(0)
-                known = {name: value[i] for name, value in factors.items()}
-                yield key, {"image": png, "label": records.label(read[key]), **known}
-                key += 1
+        veiled = confounders.confound(plain, len(records), strength=self.options.strength, stream=stream)
+        yield from self.encoded(
+            (images, factors | {"label": np.array([next(labels) for _ in images])}) for images, factors in veiled
+        )

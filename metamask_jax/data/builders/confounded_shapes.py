@@ -1,12 +1,10 @@
 """`confounded_shapes`: the embedded default set, ten shapes among known confounders."""
 
-import io
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from PIL import Image
 
 from metamask_jax.data.builders import ConfoundedShapesOptions, base, shapes, textures
 
@@ -46,13 +44,7 @@ class Builder(base.RecordBuilder):
         }
 
     def _generate_examples(self, count: int, stream: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        options, key = self.options, 0
-        for images, factors in shapes.render(
-            count, image_size=options.image_size, strength=options.strength, stream=stream
-        ):
-            for i, image in enumerate(images):
-                png = io.BytesIO()
-                Image.fromarray(image).save(png, "png")
-                png.seek(0)
-                yield key, {"image": png, **{name: value[i] for name, value in factors.items()}}
-                key += 1
+        options = self.options
+        yield from self.encoded(
+            shapes.render(count, image_size=options.image_size, strength=options.strength, stream=stream)
+        )
