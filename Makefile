@@ -51,7 +51,7 @@ format: $(VENV)/.dev  ## rewrite the code in the project's format
 
 lock:  ## resolve the newest versions of every dependency into requirements.lock
 	rm -rf .lock-venv && $(PYTHON) -m venv .lock-venv
-	.lock-venv/bin/python -m pip install --quiet '.[prepare,wandb,gcs,examples,tpu,docs,test,lint]'
+	.lock-venv/bin/python -m pip install --quiet '.[prepare,wandb,gcs,s3,examples,tpu,docs,test,lint]'
 	.lock-venv/bin/python -m pip freeze --all --exclude pip --exclude metamask_jax > requirements.lock
 	.lock-venv/bin/python -m pip install --quiet --dry-run --ignore-installed --no-deps \
 		--report .lock-venv/report.json --requirement requirements.lock

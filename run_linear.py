@@ -8,7 +8,12 @@ Exit codes: 0 done; 2 something about the input is wrong.
 
 import sys
 
-from metamask_jax.cli.evaluate import main
+try:
+    from metamask_jax.cli.evaluate import main
+except ModuleNotFoundError as error:
+    what = "a Python with this package: after `make quickstart`, `. .venv/bin/activate`"
+    print(f"{error}; expected {what}", file=sys.stderr)
+    sys.exit(2)
 
 if __name__ == "__main__":
     sys.exit(main())

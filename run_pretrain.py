@@ -9,7 +9,12 @@ by signal n with its state saved (143 for SIGTERM, 130 for SIGINT).
 
 import sys
 
-from metamask_jax.cli.pretrain import main
+try:
+    from metamask_jax.cli.pretrain import main
+except ModuleNotFoundError as error:
+    what = "a Python with this package: after `make quickstart`, `. .venv/bin/activate`"
+    print(f"{error}; expected {what}", file=sys.stderr)
+    sys.exit(2)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,7 +1,7 @@
 """Time of one training step beside the authors' step in PyTorch: same networks, batch, losses and weights, one run.
 
     pip install torch
-    python benchmarks/step.py [--encoder resnet18] [--batch 64] [--repeats 5] [--steps joint meta ...] [--json]
+    python benchmarks/step.py [--encoder resnet18] [--width 1] [--batch 64] [--repeats 5] [--steps joint ...] [--json]
 
 Steps run in turns and medians are compared, so that a ratio means something on a busy machine. Both sides get ready
 views: augmentation is in neither. `joint` trains encoder and heads with the mask fixed; `meta` also trains the mask,
@@ -92,14 +92,15 @@ def runs(flags: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]], dict[
     """What to time, by name, and the FLOPs of our steps."""
     import torch_reference  # needs PyTorch, which only benchmarks do
 
-    steps = {name: found for name, found in our_steps(flags.encoder, flags.batch).items() if name in flags.steps}
+    steps = our_steps(flags.encoder, flags.batch, flags.width)
+    steps = {name: steps[name] for name in flags.steps}
     flops = {name: direct_flops(*found) for name, found in steps.items()}
     timed: dict[str, Callable[[], Any]] = {}
     for name, (step, *arguments) in steps.items():
         compiled = jax.jit(step).lower(*arguments).compile()
         timed[name] = lambda compiled=compiled, arguments=arguments: jax.block_until_ready(compiled(*arguments))
     _, state, _ = steps[flags.steps[0]]
-    trainer = torch_reference.Trainer(flags.encoder, state.params)
+    trainer = torch_reference.Trainer(flags.encoder, flags.width, state.params)
     views = trainer.views(np.array(random_batch(flags.batch).images))
     theirs = {"joint": trainer.joint_step, "meta": trainer.meta_step}
     timed |= {f"torch {name}": lambda step=theirs[name]: step(views) for name in steps if name in theirs}
@@ -126,6 +127,7 @@ def ratios(seconds: dict[str, float], flops: dict[str, float]) -> dict[str, floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder", choices=("resnet18", "conv"), default="resnet18")
+    parser.add_argument("--width", type=float, default=1.0, help="multiplier of the encoder's channels")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
@@ -136,10 +138,10 @@ def main() -> None:
     seconds = medians(timed, flags.repeats)
     found = ratios(seconds, flops)
     if flags.json:
-        settings = {"encoder": flags.encoder, "batch": flags.batch, "repeats": flags.repeats}
+        settings = {"encoder": flags.encoder, "width": flags.width, "batch": flags.batch, "repeats": flags.repeats}
         print(json.dumps(settings | {"seconds": seconds, "flops": flops, "ratios": found}))
         return
-    print(f"{flags.encoder}, batch {flags.batch}, medians of {flags.repeats}")
+    print(f"{flags.encoder}, width {flags.width:g}, batch {flags.batch}, medians of {flags.repeats}")
     work = flops | {"matmul": 2.0 * MATMUL**3}
     for name, value in seconds.items():
         rate = f"{work[name] / 1e9:10.0f} GFLOP {work[name] / value / 1e9:6.0f} GFLOP/s" if name in work else ""

@@ -40,17 +40,16 @@ class Block(nn.Module):
 class ResNet18(nn.Module):
     """With the stem for small images."""
 
-    features = 512
-
-    def __init__(self) -> None:
+    def __init__(self, width: float) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64)
-        channels = 64
+        channels = round(64 * width)
+        self.conv1, self.bn1 = nn.Conv2d(3, channels, 3, 1, 1, bias=False), nn.BatchNorm2d(channels)
         for stage in range(1, 5):
             for i in range(2):
-                out = 32 * 2**stage
+                out = round(32 * 2**stage * width)
                 self.add_module(f"layer{stage}_{i}", Block(channels, out, 2 if stage > 1 and i == 0 else 1))
                 channels = out
+        self.features = channels
 
     def forward(self, x: Tensor) -> Tensor:
         """Applies the layers in order."""
@@ -63,14 +62,15 @@ class ResNet18(nn.Module):
 class Conv(nn.Module):
     """AlexNet's five convolutions with the stem for 32x32 images."""
 
-    features = 256
-
-    def __init__(self) -> None:
+    def __init__(self, width: float) -> None:
         super().__init__()
-        layers = [(3, 96, 3), (96, 256, 5), (256, 384, 3), (384, 384, 3), (384, 256, 3)]
-        for i, (channels, out, window) in enumerate(layers, start=1):
+        channels, layers = 3, [(96, 3), (256, 5), (384, 3), (384, 3), (256, 3)]
+        for i, (full, window) in enumerate(layers, start=1):
+            out = round(full * width)
             self.add_module(f"conv{i}", nn.Conv2d(channels, out, window, 1, window // 2, bias=False))
             self.add_module(f"bn{i}", nn.BatchNorm2d(out))
+            channels = out
+        self.features = channels
 
     def forward(self, x: Tensor) -> Tensor:
         """Applies the layers in order."""
@@ -102,9 +102,9 @@ class Head(nn.Module):
 class Network(nn.Module):
     """Encoder and both heads; the mask is an argument."""
 
-    def __init__(self, encoder: str) -> None:
+    def __init__(self, encoder: str, width: float) -> None:
         super().__init__()
-        self.encoder = {"resnet18": ResNet18, "conv": Conv}[encoder]()
+        self.encoder = {"resnet18": ResNet18, "conv": Conv}[encoder](width)
         dim = self.encoder.features
         self.drr_head = Head((dim, 2048, 2048, 2048))
         self.method = Head((dim, 2048, 256))
@@ -134,9 +134,9 @@ def redundancy_reduction(a: Tensor, b: Tensor) -> Tensor:
 class Trainer:
     """The two steps on ready views; augmentation is not part of them."""
 
-    def __init__(self, encoder: str, params: Mapping[str, Any]) -> None:
+    def __init__(self, encoder: str, width: float, params: Mapping[str, Any]) -> None:
         """Starts from the weights of a `metamask_jax` training state."""
-        self.network = Network(encoder).train()
+        self.network = Network(encoder, width).train()
         _load(self.network, params)
         self.network.to(memory_format=torch.channels_last)
         self.mask = nn.Parameter(torch.zeros(self.network.encoder.features))

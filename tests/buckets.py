@@ -1,4 +1,4 @@
-"""A bucket on this machine: an emulator, and before it a server that can refuse, and that lets only one create."""
+"""Buckets on this machine: emulators, and before each a server that can refuse, and that lets only one create."""
 
 import contextlib
 import http.client
@@ -6,25 +6,26 @@ import http.server
 import os
 import re
 import threading
-from urllib.parse import parse_qs, urlparse
+from urllib.parse import parse_qs, unquote, urlparse
 
 import fsspec
-from gcp_storage_emulator.server import create_server
 
 
 class Bucket:
-    """The bucket `gs://runs` of an emulator.
+    """The bucket `runs` of an emulator.
 
     Attributes:
+      url: of the bucket.
       environment: the variables by which a process finds it.
       refusing: whether every request is answered by 503, as a bucket does when it is overloaded.
       before_write: is called with the name of every object before it is written.
     """
 
+    scheme, filesystem, checks_conditions = "", "", True
+
     def __init__(self):
-        self._emulator = create_server("127.0.0.1", 0, in_memory=True, default_bucket="runs")
-        self._emulator.start()
-        self._behind = self._emulator._api._httpd.server_address[1]
+        self.url = f"{self.scheme}://runs"
+        self._behind = self.start_emulator()
         bucket = self
 
         class Handler(_Handler):
@@ -33,15 +34,24 @@ class Bucket:
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self.environment = {
-            "STORAGE_EMULATOR_HOST": address,
-            "TENSORSTORE_GCS_HTTP_URL": address,
-            "GCE_METADATA_HOST": "127.0.0.1:1",  # nobody is asked for credentials
-            "NO_GCE_CHECK": "true",
-        }
+        self.environment = self.variables(f"http://127.0.0.1:{self._server.server_address[1]}")
         self.refusing, self.before_write = False, lambda name: None
         self.refused, self.creating = 0, threading.Lock()
+
+    def start_emulator(self):
+        """Starts it with an empty bucket; returns its port."""
+        raise NotImplementedError
+
+    def stop_emulator(self):
+        raise NotImplementedError
+
+    def variables(self, address):
+        """The variables by which a process finds the server at an address."""
+        raise NotImplementedError
+
+    def written(self, method, url, body):
+        """The name of the object that a request writes; None for other requests."""
+        raise NotImplementedError
 
     def ask(self, method, path, body, headers):
         """What the emulator answers: status, headers and content."""
@@ -51,26 +61,89 @@ class Bucket:
             answer = connection.getresponse()
             return answer.status, answer.getheaders(), answer.read()
 
-    def exists(self, bucket, name):
-        path = f"/storage/v1/b/{bucket}/o/{name.replace('/', '%2F')}"
-        return self.ask("GET", path, None, {})[0] == 200
-
     def close(self):
         self._server.shutdown()
         self._server.server_close()
-        self._emulator.stop()
+        self.stop_emulator()
 
     @contextlib.contextmanager
     def found_by_this_process(self):
         before = {name: os.environ.get(name) for name in self.environment}
         os.environ.update(self.environment)
-        fsspec.filesystem("gcs").clear_instance_cache()
+        fsspec.filesystem(self.filesystem).clear_instance_cache()
         try:
             yield self
         finally:
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
-            fsspec.filesystem("gcs").clear_instance_cache()
+            fsspec.filesystem(self.filesystem).clear_instance_cache()
+
+
+class GoogleBucket(Bucket):
+    """`gs://runs`."""
+
+    scheme, filesystem = "gs", "gcs"
+    checks_conditions = False
+
+    def start_emulator(self):
+        from gcp_storage_emulator.server import create_server
+
+        self._emulator = create_server("127.0.0.1", 0, in_memory=True, default_bucket="runs")
+        self._emulator.start()
+        return self._emulator._api._httpd.server_address[1]
+
+    def stop_emulator(self):
+        self._emulator.stop()
+
+    def variables(self, address):
+        return {
+            "STORAGE_EMULATOR_HOST": address,
+            "GCE_METADATA_HOST": "127.0.0.1:1",  # nobody is asked for credentials
+            "NO_GCE_CHECK": "true",
+        }
+
+    def written(self, method, url, body):
+        if method not in ("POST", "PUT") or "/upload/" not in url.path:
+            return None
+        described = re.search(rb'"name": *"([^"]+)"', body[:2000])  # where description and content come together
+        names = parse_qs(url.query).get("name", [described[1].decode() if described else None])
+        return names[0]
+
+    def exists(self, url, name):
+        bucket = url.path.split("/b/")[1].split("/")[0]
+        return self.ask("GET", f"/storage/v1/b/{bucket}/o/{name.replace('/', '%2F')}", None, {})[0] == 200
+
+
+class AmazonBucket(Bucket):
+    """`s3://runs`."""
+
+    scheme = filesystem = "s3"
+
+    def start_emulator(self):
+        import boto3
+        from moto.server import ThreadedMotoServer
+
+        self._emulator = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        self._emulator.start()
+        port = self._emulator.get_host_and_port()[1]
+        nobody = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+        boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **nobody).create_bucket(Bucket="runs")
+        return port
+
+    def stop_emulator(self):
+        self._emulator.stop()
+
+    def variables(self, address):
+        return {
+            "AWS_ENDPOINT_URL": address,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def written(self, method, url, body):
+        return unquote(url.path).removeprefix("/runs/") if method == "PUT" else None
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -86,29 +159,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(503, [], b"")
             return
         url = urlparse(self.path)
-        query = parse_qs(url.query)
-        headers = {key: value for key, value in self.headers.items() if key.lower() != "transfer-encoding"}
-        if self.command in ("POST", "PUT") and "/upload/" in url.path:
-            self._write(url, query, body, headers)
+        headers = {k: v for k, v in self.headers.items() if k.lower() not in ("transfer-encoding", "expect")}
+        name = self.owner.written(self.command, url, body)
+        if name:
+            self.owner.before_write(name)
+        if name and not self.owner.checks_conditions and parse_qs(url.query).get("ifGenerationMatch") == ["0"]:
+            with self.owner.creating:
+                if self.owner.exists(url, name):
+                    self._answer(412, [], b"conditionNotMet")
+                else:
+                    self._answer(*self.owner.ask(self.command, self.path, body, headers))
         else:
             self._answer(*self.owner.ask(self.command, self.path, body, headers))
 
     do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = do_GET  # noqa: N815
-
-    def _write(self, url, query, body, headers):
-        described = re.search(rb'"name": *"([^"]+)"', body[:2000])  # where description and content come together
-        name = query["name"][0] if "name" in query else described[1].decode() if described else ""
-        if name:
-            self.owner.before_write(name)
-        if query.get("ifGenerationMatch") == ["0"]:  # the emulator has no conditions
-            with self.owner.creating:
-                bucket = url.path.split("/b/")[1].split("/")[0]
-                if self.owner.exists(bucket, name):
-                    self._answer(412, [], b"conditionNotMet")
-                else:
-                    self._answer(*self.owner.ask(self.command, self.path, body, headers))
-            return
-        self._answer(*self.owner.ask(self.command, self.path, body, headers))
 
     def _chunks(self):
         parts = []
@@ -119,12 +183,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return b"".join(parts)
 
     def _answer(self, status, headers, content):
+        length = {key.lower(): value for key, value in headers}.get("content-length")
         with contextlib.suppress(OSError):  # who asked may be dead
             self.send_response(status)
             for key, value in headers:
                 if key.lower() not in ("content-length", "transfer-encoding", "connection", "server", "date"):
                     self.send_header(key, value)
-            self.send_header("Content-Length", str(len(content)))
+            # The answer to HEAD has the length of what GET would give.
+            self.send_header("Content-Length", str((self.command == "HEAD" and length) or len(content)))
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(content)

@@ -22,6 +22,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import pytest
@@ -32,6 +33,17 @@ def x64() -> Iterator[None]:
     """Runs a test in double precision, where an exactness claim can be told from rounding."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(scope="module", params=["gs", "s3"])
+def bucket(request) -> Iterator[Any]:
+    """An empty bucket of each kind, in an emulator that this process finds."""
+    from tests.buckets import AmazonBucket, GoogleBucket
+
+    found = {"gs": GoogleBucket, "s3": AmazonBucket}[request.param]()
+    with found.found_by_this_process():
+        yield found
+    found.close()
 
 
 @pytest.fixture

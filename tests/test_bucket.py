@@ -1,17 +1,10 @@
-"""Runs in a bucket: an emulated one on this machine, with real processes that are killed and refused."""
+"""What a bucket is for a run: a place with the manners of a folder, in emulators on this machine."""
 
 import contextlib
 import importlib.util
-import json
 import os
-import pathlib
-import signal
-import subprocess
-import sys
 import threading
-import time
 
-import jax
 import numpy as np
 import pytest
 
@@ -22,47 +15,22 @@ from metamask_jax.core import bucket as bucket_module
 from metamask_jax.core.bucket import BucketError
 from metamask_jax.core.mirror import Mirror
 from metamask_jax.core.places import to_place
-from metamask_jax.core.storage import local_copy, read_json_lines, replacing, write_atomically
+from metamask_jax.core.storage import local_copy, replacing, write_atomically
 from metamask_jax.errors import ConfigError, DataError
-from metamask_jax.export.encoder import load_encoder
 from metamask_jax.training import lock, lock_files
-from metamask_jax.training.checkpoint import Checkpoints, has_checkpoints
+from metamask_jax.training.checkpoint import Checkpoints
 from metamask_jax.training.lock import WorkdirLock
+from metamask_jax.training.saved_steps import has_checkpoints
 from metamask_jax.training.workdir import check_workdir, claimed_workdir
-from tests.buckets import Bucket
-from tests.test_pretrain import final_state, trajectory
 from tests.tiny import tiny_config
 
-ROOT = pathlib.Path(__file__).parent.parent
-STEPS = 12
-OVERRIDES = {
-    "train.steps": str(STEPS),
-    "encoder.name": "smooth",
-    "method.head": "(6,)",
-    "train.batch_size": "32",
-    "data.options.train_size": "64",
-    "data.options.test_size": "64",
-    "log.every_steps": "1",
-    "checkpoint.every_steps": "3",
-    "checkpoint.keep_last": "2",
-    "eval.every_epochs": "3",
-    "eval.k": "5",
-}
 URLS = ["gs:/runs/x", "http://runs/x", "gs://", "s3:///x", "gs://runs/../x"]
-
-
-@pytest.fixture(scope="module")
-def bucket():
-    found = Bucket()
-    with found.found_by_this_process():
-        yield found
-    found.close()
 
 
 @pytest.fixture
 def folder(bucket, request):
     """A place in the bucket that no other test has."""
-    return to_place(f"gs://runs/{request.node.name.replace('[', '-').rstrip(']')}")
+    return to_place(f"{bucket.url}/{request.node.name.replace('[', '-').rstrip(']')}")
 
 
 def test_a_place_in_a_bucket_has_the_manners_of_a_folder(folder):
@@ -113,10 +81,10 @@ def test_only_one_of_several_creates_an_object(folder):
 
 
 def test_a_bucket_that_is_not_there_is_not_made(bucket):
-    place = to_place("gs://nothing/run")
+    place = to_place(f"{bucket.scheme}://nothing/run")
     place.mkdir(parents=True, exist_ok=True)
     for write in (lambda: place.write_bytes(b""), lambda: place.create(b"")):
-        with pytest.raises(BucketError, match=r"there is no bucket gs://nothing$"):
+        with pytest.raises(BucketError, match=rf"there is no bucket {bucket.scheme}://nothing$"):
             write()
     assert not place.exists()
 
@@ -162,7 +130,7 @@ def test_a_local_place_is_its_own_mirror(tmp_path):
     assert tmp_path.exists()
 
 
-def test_the_lock_of_a_bucket(folder, monkeypatch):
+def test_the_lock_of_a_bucket(bucket, folder, monkeypatch):
     monkeypatch.setattr(lock, "_BEAT", 0.02)
     monkeypatch.setattr(lock, "_SILENCE", 0.5)
     monkeypatch.setattr(lock_files, "_SETTLED", 0.05)
@@ -177,7 +145,7 @@ def test_the_lock_of_a_bucket(folder, monkeypatch):
         held._thread.join()  # as if its machine had died
         with WorkdirLock(folder) as taken:
             taken.check()
-            with pytest.raises(lock.TrainingError, match="has taken over gs://"):
+            with pytest.raises(lock.TrainingError, match=f"has taken over {bucket.url}"):
                 held.check()
             held._file.beat(held._mine)
             taken.check()
@@ -272,128 +240,3 @@ def test_a_missing_package_is_named_with_the_command(name, package, extra, monke
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=rf"needs {package}.*pip install 'metamask_jax\[{extra}\]'"):
         to_place(name)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """A folder with the config file, the data and the compiled programs that all the processes share."""
-    folder = tmp_path_factory.mktemp("shared")
-    overrides = OVERRIDES | {"data.dir": str(folder / "data")}
-    (folder / "config.py").write_text(
-        f"from tests.tiny import tiny_config\n\ndef get_config():\n    return tiny_config({overrides!r})\n"
-    )
-    return folder
-
-
-def start(shared, bucket, workdir, *flags):
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "JAX_COMPILATION_CACHE_DIR": str(shared / "cache"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "XLA_FLAGS": os.environ["XLA_FLAGS"].replace("device_count=4", "device_count=1"),
-        **bucket.environment,
-    }
-    return subprocess.Popen(
-        [sys.executable, ROOT / "run_pretrain.py", f"--config={shared / 'config.py'}", f"--workdir={workdir}", *flags],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=shared,
-    )
-
-
-def run(shared, bucket, workdir, *flags):
-    process = start(shared, bucket, workdir, *flags)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
-    assert not (shared / "gs:").exists()
-    return errors
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(shared, bucket):
-    """The same run on a disk."""
-    run(shared, bucket, shared / "uninterrupted")
-    return shared / "uninterrupted"
-
-
-def assert_same_run(workdir, uninterrupted):
-    config = tiny_config(OVERRIDES)
-    found, expected = final_state(workdir, config), final_state(uninterrupted, config)
-    assert found.step == expected.step == STEPS
-    jax.tree.map(np.testing.assert_array_equal, found.state, expected.state)
-    assert trajectory(workdir) == trajectory(uninterrupted)
-    assert read_json_lines(workdir / "masks.jsonl") == read_json_lines(uninterrupted / "masks.jsonl")
-    left = {path.name for path in workdir.iterdir()}
-    assert left == {path.name for path in uninterrupted.iterdir()}
-    assert {path.name for path in (workdir / "checkpoints").iterdir()} == {
-        path.name for path in (uninterrupted / "checkpoints").iterdir()
-    }
-
-
-@pytest.fixture(scope="module")
-def refused(shared, bucket):
-    """A run whose bucket refuses everything for a while, beginning in the middle of a save."""
-    begun = threading.Event()
-    bucket.before_write = lambda name: begun.set() if "refused/checkpoints/6/" in name else None
-    process = start(shared, bucket, "gs://runs/refused")
-    try:
-        assert begun.wait(300)
-        bucket.refusing, bucket.refused = True, 0
-        time.sleep(3.0)
-    finally:
-        bucket.refusing, bucket.before_write = False, lambda name: None
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
-    assert bucket.refused > 0
-    return "gs://runs/refused"
-
-
-@pytest.mark.slow
-def test_kills_in_the_middle_of_saves_leave_no_trace(shared, bucket, uninterrupted):
-    """Each process is killed when it begins to write a certain object of a certain checkpoint, which never comes."""
-    workdir = to_place("gs://runs/killed")
-    for step, last in ((3, "3/commit_success.txt"), (6, "manifest.ocdbt")):
-        process = start(shared, bucket, workdir)
-
-        def kill(name, process=process, beginning=f"killed/checkpoints/{step}/", end=last):
-            if name.startswith(beginning) and name.endswith(end):
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                raise ConnectionError("the object never comes")
-
-        bucket.before_write = kill
-        process.wait(timeout=300)
-        bucket.before_write = lambda name: None
-        assert process.returncode == -9, process.stderr.read()
-    errors = run(shared, bucket, workdir)
-    assert "resuming from the checkpoint after step 3" in errors
-    assert_same_run(workdir, uninterrupted)
-
-
-@pytest.mark.slow
-def test_a_bucket_that_refuses_for_a_while_costs_nothing_but_time(refused, uninterrupted):
-    assert_same_run(to_place(refused), uninterrupted)
-
-
-@pytest.mark.slow
-def test_everything_that_reads_a_run_reads_it_in_a_bucket(refused, uninterrupted, tmp_path, capsys):
-    workdir = refused
-    for folder, name in ((workdir, "gs://runs/exported/encoder.npz"), (uninterrupted, tmp_path / "encoder.npz")):
-        assert evaluate.main([f"--workdir={folder}", "--protocol=knn_official,linear"]) == 0
-        assert diagnostics.main([f"--workdir={folder}", "--only=spectrum", "--size=64"]) == 0
-        assert export.main([f"--workdir={folder}", f"--out={name}"]) == 0
-        assert export.main([f"--workdir={folder}", f"--verify={name}"]) == 0
-        assert report.main([f"--workdir={folder}"]) == 0
-    place = to_place(workdir)
-    assert len(list((place / "features").glob("*.npz"))) == 2
-    found, expected = (json.loads((p / "evaluation.json").read_bytes())["results"] for p in (place, uninterrupted))
-    assert [entry["top1"] for entry in found] == [entry["top1"] for entry in expected]
-    capsys.readouterr()
-    assert doctor.main([f"--workdir={workdir}"]) == 0
-    findings = capsys.readouterr().out
-    assert f"checkpoint {STEPS}: every array is what was written" in findings
-    assert findings.count("features/") == 2
-    apply, params, preprocessing = load_encoder(workdir)
-    assert np.isfinite(apply(params, preprocessing(np.zeros((1, 32, 32, 3), np.uint8)))).all()

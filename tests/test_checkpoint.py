@@ -81,7 +81,7 @@ def test_the_state_is_copied_before_save_returns(tmp_path):
     assert_equal(open_checkpoints(tmp_path).restore_latest(state(0)).state, state(1))
 
 
-@pytest.mark.parametrize("how", ["overwritten", "file missing", "folder emptied"])
+@pytest.mark.parametrize("how", ["overwritten", "file missing", "folder emptied", "digest misspelt"])
 def test_a_damaged_newest_falls_back_saying_so(tmp_path, caplog, how):
     checkpoints = open_checkpoints(tmp_path)
     save(checkpoints, 1)
@@ -91,6 +91,9 @@ def test_a_damaged_newest_falls_back_saying_so(tmp_path, caplog, how):
         damage(tmp_path, 2)
     elif how == "file missing":
         shutil.rmtree(tmp_path / "2" / "state")
+    elif how == "digest misspelt":  # damage that leaves it JSON
+        path = tmp_path / "2" / "metadata" / "metadata"
+        path.write_text(path.read_text().replace('"digest"', '"digesu"'))
     else:
         for path in (tmp_path / "2" / "state").rglob("*"):
             if path.is_file():
@@ -136,7 +139,7 @@ def test_what_cannot_be_written_is_raised_by_the_next_save_and_leaves_the_one_be
     save(checkpoints, 1)
     checkpoints.wait()
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints._manager, "save", lambda *args, **kwargs: [][0])
+        patch.setattr(checkpoints._steps, "write", lambda *args, **kwargs: [][0])
         save(checkpoints, 2)
         with pytest.raises(WriteError, match=r"a checkpoint cannot be written: list index out of range"):
             save(checkpoints, 3)

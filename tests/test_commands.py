@@ -27,7 +27,7 @@ def refused(code, capsys):
 
 
 def test_every_command_has_an_entry_point():
-    parts = {"__init__", "common", "quickstart", "sweep"}  # the last two belong to metamask-pretrain
+    parts = {"__init__", "common", "terminal", "quickstart", "sweep"}  # the last two belong to metamask-pretrain
     files = {path.stem for path in (ROOT / "metamask_jax" / "cli").glob("*.py")} - parts
     assert {f"metamask-{name.replace('_', '-')}": f"metamask_jax.cli.{name}:main" for name in files} == ENTRY_POINTS
 

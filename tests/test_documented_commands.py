@@ -28,6 +28,7 @@ OURS = (
 # What placeholders on pages stand for; a folder and a run are made for them.
 STAND_INS = {
     "PATH,SIZE": "pictures,16",
+    "PATH": "pictures",
     "my/experiment.py": "experiment.py",
     "NAME,NAME": "spectrum,correlation",
     "zoo:NAME": "encoder",

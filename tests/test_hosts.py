@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from tests.test_resilience import lines, shared, start, usual_signals  # noqa: F401
+from tests.runs import lines, start
+from tests.test_resilience import shared, usual_signals  # noqa: F401
 
 HOSTS = {"metamask-a": "10.77.83.1", "metamask-b": "10.77.83.2"}
 ENDLESS = ["--config.train.steps=100000", "--config.checkpoint.every_steps=20"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from metamask_jax.core import losses
-from metamask_jax.core.losses import noise_contrastive
+from metamask_jax.core.losses import noise_contrastive, redundancy
 from tests import references
 from tests.references import relative_error
 
@@ -107,19 +107,56 @@ class TestGradients:
         assert not np.any(gradient)
 
 
-@pytest.mark.parametrize("name", ["nt_xent", "drr"])
-def test_chunked_memory_is_linear(name):
-    """XLA's own account of temporary memory: four times the size, at most about four times the chunked memory."""
+def temporary_bytes(name, shape, chunk_size):
+    """XLA's own account of the temporary memory of a gradient."""
+    gradient = jax.jit(jax.grad(partial(LOSSES[name], chunk_size=chunk_size)))
+    compiled = gradient.lower(jax.ShapeDtypeStruct(shape, jnp.float32)).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
 
-    def temporary_bytes(n, chunk_size):
-        shape = (2, n, 16) if name == "nt_xent" else (2, 16, n)
-        gradient = jax.jit(jax.grad(partial(LOSSES[name], chunk_size=chunk_size)))
-        compiled = gradient.lower(jax.ShapeDtypeStruct(shape, jnp.float32)).compile()
-        return compiled.memory_analysis().temp_size_in_bytes
 
-    assert temporary_bytes(4096, None) > 12 * temporary_bytes(1024, None)
-    assert temporary_bytes(4096, 64) < 5 * temporary_bytes(1024, 64)
-    assert temporary_bytes(4096, 64) < temporary_bytes(4096, None) / 10
+def test_chunked_memory_is_linear():
+    """Four times the size, at most about four times the chunked memory."""
+    small, large = (2, 1024, 16), (2, 4096, 16)
+    assert temporary_bytes("nt_xent", large, None) > 12 * temporary_bytes("nt_xent", small, None)
+    assert temporary_bytes("nt_xent", large, 64) < 5 * temporary_bytes("nt_xent", small, 64)
+    assert temporary_bytes("nt_xent", large, 64) < temporary_bytes("nt_xent", large, None) / 10
+
+
+@pytest.mark.parametrize("chunk_size", [None, 64])
+def test_memory_of_redundancy_reduction_is_linear_in_the_dimensions(chunk_size):
+    small, large = (temporary_bytes("drr", (2, 16, dim), chunk_size) for dim in (1024, 4096))
+    assert large < 5 * small
+    assert large < 10 * 4 * 2 * 16 * 4096  # ten times the projections, which are a matrix of 4096 x 4096 / 128
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("centered", "unbiased"), [(False, False), (True, True)])
+class TestFewerExamplesThanDimensions:
+    """Redundancy reduction then compares examples, and never has the matrix of all pairs of dimensions."""
+
+    @pytest.fixture(autouse=True)
+    def few_are_many(self, monkeypatch):
+        monkeypatch.setattr(redundancy, "_MANY", 0)
+
+    def test_value_and_gradient(self, centered, unbiased):
+        z = projections(views=3, batch=4, dim=17) + 0.3
+        settings = {"centered": centered, "unbiased": unbiased, "off_diagonal_weight": 0.0051}
+        loss = jax.jit(partial(losses.redundancy_reduction, **settings))
+        assert loss(z) == close(references.redundancy_reduction(z, 0.0051, centered, unbiased), rel=1e-10)
+        gradient = jax.grad(loss)(z)
+        assert relative_error(gradient, references.central_difference(loss, z, 1e-5)) < 1e-8
+        chunked = jax.jit(jax.grad(partial(losses.redundancy_reduction, chunk_size=3, **settings)))(z)
+        assert relative_error(chunked, gradient) < 1e-12
+
+    def test_on_several_devices(self, centered, unbiased):
+        z = projections(batch=4, dim=17)
+        loss = partial(losses.redundancy_reduction, centered=centered, unbiased=unbiased)
+        value, gradient = jax.jit(jax.value_and_grad(loss))(z)
+        shares = jnp.moveaxis(z.reshape(2, 4, 1, 17), 1, 0)
+        values, gradients = jax.pmap(jax.value_and_grad(partial(loss, axis_name="i")), axis_name="i")(shares)
+        np.testing.assert_allclose(values, value, rtol=1e-12)
+        # Every device has the whole loss: with the mean over devices that follows, each share counts once.
+        assert relative_error(jnp.moveaxis(gradients, 0, 1).reshape(z.shape) / 4, gradient) < 1e-12
 
 
 @pytest.mark.usefixtures("x64")

@@ -24,6 +24,7 @@ from metamask_jax.training import distributed as parallel
 from metamask_jax.training import loop as train
 from metamask_jax.training import sampling, settings
 from metamask_jax.training.checkpoint import Checkpoints
+from metamask_jax.training.logging import CLOCKS
 from metamask_jax.training.optimizers import SCHEDULES
 from metamask_jax.training.settings import Programs
 from metamask_jax.training.state import init_state
@@ -67,7 +68,7 @@ def final_state(workdir, config):
 def trajectory(workdir):
     """Everything logged but the clock."""
     return [
-        {key: value for key, value in line.items() if key != "images_per_second"}
+        {key: value for key, value in line.items() if key not in CLOCKS}
         for line in read_json_lines(workdir / "metrics.jsonl")
     ]
 
@@ -85,7 +86,7 @@ def test_leaves_everything_in_the_workdir(finished):
     workdir, _, result = finished
     names = {path.name for path in workdir.iterdir() if not path.name.startswith(".")}
     assert names == {
-        *("config.json", "checkpoints", "metrics.jsonl", "masks.jsonl", "tensorboard"),
+        *("config.json", "checkpoints", "metrics.jsonl", "masks.jsonl", "tensorboard", "logs"),
         *("result.json", "report.npz", "report.html"),
     }
     assert json.loads((workdir / "result.json").read_text()) == result

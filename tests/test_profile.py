@@ -7,7 +7,7 @@ from metamask_jax.core.places import to_place
 from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.online import pretrain
 from metamask_jax.training.profile import Profiler, Steps
-from tests.buckets import Bucket
+from tests.buckets import GoogleBucket
 from tests.tiny import tiny_config
 
 
@@ -57,7 +57,7 @@ def test_both_ends_are_in_the_trace_and_it_ends_with_the_run_at_the_latest(tmp_p
 def test_a_trace_is_in_the_workdir_also_in_a_bucket(tmp_path):
     sizes = {"data.options.train_size": "64", "data.options.test_size": "32"}
     config = tiny_config({"train.steps": "4", "eval.k": "5", "data.dir": str(tmp_path / "data")} | sizes)
-    bucket = Bucket()
+    bucket = GoogleBucket()
     with bucket.found_by_this_process():
         for workdir in (tmp_path / "run", to_place("gs://runs/profiled")):
             with pytest.raises(ConfigError, match="expected steps up to 4"):

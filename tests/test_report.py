@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from metamask_jax.config import default_config, to_json
-from metamask_jax.reporting import plots
-from metamask_jax.reporting.report import write_report
+from metamask_jax.reporting import feature_plots, plots, run_plots
+from metamask_jax.reporting.report import facts, write_report
+from metamask_jax.reporting.run_plots import LoggedRun
 
 PICTURES = ["Pictures and their views", "Nearest neighbours", "What dimensions respond to"]
 TITLES = [
@@ -22,18 +23,14 @@ TITLES = [
     "What dimensions respond to",
     "Mask at the end",
     "Mask while training",
-    "Meta-gradient",
     "Losses",
-    "Learning rate",
-    "Network gradient",
+    "Gradients and learning rate",
     "Feature spectrum",
     "Correlation",
     "Feature spread",
     "Effective rank",
 ]
-LOGGED = {"Losses", "Accuracy while training", "Learning rate", "Meta-gradient", "Network gradient"}
-LOGGED |= {"Feature spread", "Effective rank"}
-
+LOGGED = {"Losses", "Gradients and learning rate", "Accuracy while training", "Feature spread", "Effective rank"}
 
 METRICS = ["loss", "loss_drr", "loss_method", "loss_outer", "feature_std", "gradient_norm", "learning_rate"]
 METRICS += ["meta_direct_norm", "meta_second_order_norm", "mask_std", "skipped", "images_per_second"]
@@ -173,7 +170,8 @@ def test_plots_follow_the_page_into_the_dark(report: pathlib.Path) -> None:
     text = report.read_text()
     assert "@media (prefers-color-scheme: dark)" in text
     plots_only = "".join(re.findall(r"(?s)<svg.*?</svg>", text))
-    assert plots_only.count("<svg") == len(TITLES) - len(PICTURES) + 2  # the losses are three plots
+    # Losses and gradients are three plots each, confusions two.
+    assert plots_only.count("<svg") == len(TITLES) - len(PICTURES) + 5
     assert "var(--ink)" in plots_only
     assert "var(--grid)" in plots_only
     assert not re.search(r"(?i)#ffffff|#334155|: *white", plots_only)  # of a light page
@@ -245,16 +243,10 @@ def test_an_evaluation_gets_a_table_of_its_own(tmp_path: pathlib.Path) -> None:
     (tmp_path / "evaluation.json").write_text(json.dumps({"results": results}))
     page = Page(write_report(tmp_path))
     assert page.headings == ["Evaluation, top-1"]
-    start = page.text.index("linear · cifar10, 5000 images · step 7")
-    assert page.text[start + 1 : start + 7] == [
-        *(
-            "50.0 %",
-            "40.0 to 62.5 · top-5 90.0 %",
-            "25.0 %",
-            "finetune · cifar10, 5000 images · step 7",
-            "75.0 %",
-            "\N{EM DASH}",
-        )
+    start = page.text.index("linear")
+    assert page.text[start + 1 : start + 9] == [
+        *("50.0 %", "40.0 to 62.5", "top-5 90.0 %", "25.0 %", "finetune", "75.0 %", "\N{EM DASH}"),
+        "cifar10, 5000 images · step 7",  # once, since all rows have it
     ]
     (tmp_path / "evaluation.json").write_text('{"results": [{"protocol": "linear"}]}')
     page = Page(write_report(tmp_path))
@@ -271,14 +263,48 @@ def test_a_result_that_holds_for_both_kinds_of_features_says_so(tmp_path: pathli
     ]
     (tmp_path / "evaluation.json").write_text(json.dumps({"results": results}))
     text = Page(write_report(tmp_path)).text
-    start = text.index("linear · cifar10, 5000 images · step 7")
-    assert text[start + 1 : start + 6] == [
-        "50.0 %",
-        "= h",
-        "knn_k200 · cifar10, 5000 images · step 7",
-        "25.0 %",
-        "75.0 %",
-    ]
+    start = text.index("linear")
+    assert text[start + 1 : start + 6] == ["50.0 %", "= h", "knn_k200", "25.0 %", "75.0 %"]
+
+
+def test_rows_of_several_sets_say_each_which_it_is(tmp_path: pathlib.Path) -> None:
+    entry = {"protocol": "linear", "features": "h", "top1": 0.5, "train_size": 5000, "step": 7, "seed": 0}
+    results = [entry | {"dataset": name} for name in ("cifar10", "stl10")]
+    (tmp_path / "evaluation.json").write_text(json.dumps({"results": results}))
+    page = Page(write_report(tmp_path))
+    assert page.text[page.text.index("linear") :][:2] == ["linear", "cifar10, 5000 images · step 7"]
+    assert page.text.count("stl10, 5000 images · step 7") == 1
+
+
+def test_curves_begin_with_what_was_measured_before_training() -> None:
+    logged = plots.Curve(np.array([10, 20]), np.array([0.25, 0.5]))
+    curves = {"knn_accuracy": logged, "effective_rank": logged, "loss": logged}
+    run = LoggedRun("run", {}, curves, {"knn_accuracy_before": 0.125}, {}, {}, [])
+    found = run_plots.from_the_start(run, "knn_accuracy")
+    assert found is not None
+    assert found.steps.tolist() == [0, 10, 20]
+    assert found.values.tolist() == [0.125, 0.25, 0.5]
+    assert run_plots.from_the_start(run, "loss") is logged
+    assert run_plots.from_the_start(run, "mask_std") is None
+
+
+def test_what_a_run_is_does_not_claim_a_mask_that_was_not_learned() -> None:
+    config = {"data.name": "cifar10", "encoder.name": "conv", "meta.estimator": "exact"}
+    assert facts(config) == ["cifar10", "encoder conv", "mask learned, exact"]
+    assert facts(config | {"mask.learn": False}) == ["cifar10", "encoder conv", "mask not learned"]
+
+
+@pytest.mark.parametrize("skipped", [0, 3])
+def test_skipped_steps_are_told_if_there_are_any(tmp_path: pathlib.Path, skipped: int) -> None:
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 2.5, "skipped": skipped}) + "\n")
+    text = Page(write_report(tmp_path)).text
+    assert ("Skipped steps" in text) == (skipped > 0)
+
+
+def test_bars_of_recognised_classes_are_in_order() -> None:
+    axis = feature_plots.recognised(np.array([[6, 4], [1, 9]]), ["ant", "bee"]).axes[0]
+    assert [bar.get_width() for bar in axis.patches] == [60.0, 90.0]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["ant", "bee"]
 
 
 def test_an_empty_workdir_gives_a_page_that_says_so(tmp_path: pathlib.Path) -> None:

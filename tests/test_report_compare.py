@@ -40,13 +40,14 @@ def page(runs, tmp_path_factory):
 
 def test_runs_stand_side_by_side(page):
     shown = Page(page)
-    assert shown.headings[:2] == ["Numbers", "What was set differently"]
+    assert shown.headings[:3] == ["Numbers", "Evaluation, top-1", "What was set differently"]
     assert "Accuracy while training" in shown.headings
     assert shown.headings[-2:] == ["base", "mask<1>"]  # maps of those that have one
     row = shown.text.index("mask<1>")
-    assert shown.text[row : row + 3] == ["mask<1>", "75.0 %", "55.0 to 82.0 · before 37.5 %"]
-    assert shown.text[shown.text.index("linear of h")] == "linear of h"
-    assert "50.0 %" in shown.text
+    assert shown.text[row : row + 4] == ["mask<1>", "75.0 %", "55.0 to 82.0", "before 37.5 %"]
+    row = shown.text.index("linear of h")
+    dash = "\N{EM DASH}"
+    assert shown.text[row + 1 : row + 7] == ["cifar10", "50.0 %", "40.0 to 60.0", "5000 images", dash, dash]
     assert 'class="best">75.0 %' in page.read_text()
 
 

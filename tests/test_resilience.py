@@ -1,14 +1,9 @@
 """Real processes: killed at random moments, joined over loopback, started with bad input."""
 
-import os
-import pathlib
 import random
 import re
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import time
 
 import jax
@@ -16,12 +11,11 @@ import numpy as np
 import pytest
 
 from metamask_jax.cli.pretrain import main as pretrain_command
-from metamask_jax.core.storage import read_json_lines
 from metamask_jax.training import processes
+from tests.runs import ended, free_port, lines, run, start, start_pair, write_config
 from tests.test_pretrain import final_state, trajectory
 from tests.tiny import tiny_config
 
-ROOT = pathlib.Path(__file__).parent.parent
 OVERRIDES = {
     "train.steps": "40",
     # A ReLU has no derivative at zero. In 40 steps some unit of some picture comes as close to it as rounding goes, and
@@ -44,13 +38,7 @@ JOINED = ("--coordinator=127.0.0.1:1",)
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """A folder with the config file, the data and the compiled programs that all the processes share."""
-    folder = tmp_path_factory.mktemp("shared")
-    overrides = OVERRIDES | {"data.dir": str(folder / "data")}
-    (folder / "config.py").write_text(
-        f"from tests.tiny import tiny_config\n\ndef get_config():\n    return tiny_config({overrides!r})\n"
-    )
-    return folder
+    return write_config(tmp_path_factory.mktemp("shared"), OVERRIDES)
 
 
 @pytest.fixture(autouse=True)
@@ -61,37 +49,6 @@ def usual_signals():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-def start(shared, workdir, *flags, devices=1, host=()):
-    """A process of `run_pretrain.py`; `host` is the beginning of a command line that runs the rest elsewhere."""
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "JAX_COMPILATION_CACHE_DIR": str(shared / "cache"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "XLA_FLAGS": os.environ["XLA_FLAGS"].replace("device_count=4", f"device_count={devices}"),
-    }
-    return subprocess.Popen(
-        [
-            *host,
-            sys.executable,
-            ROOT / "run_pretrain.py",
-            f"--config={shared / 'config.py'}",
-            f"--workdir={workdir}",
-            *flags,
-        ],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-
-
-def run(shared, workdir, *flags, devices=1):
-    process = start(shared, workdir, *flags, devices=devices)
-    _, errors = process.communicate(timeout=300)
-    return process.returncode, errors
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +65,6 @@ def assert_same_run(workdir, uninterrupted):
     assert found.step == expected.step == 40
     jax.tree.map(np.testing.assert_array_equal, found.state, expected.state)
     assert trajectory(workdir) == trajectory(uninterrupted)
-
-
-def lines(workdir):
-    return len(read_json_lines(workdir / "metrics.jsonl"))
 
 
 @pytest.mark.slow
@@ -153,21 +106,6 @@ def test_two_processes_begin_with_the_given_weights(shared, uninterrupted, tmp_p
     jax.tree.map(np.testing.assert_array_equal, (found.params, found.mask), (given.params, given.mask))
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def start_pair(shared, workdir, *flags):
-    """Two processes with two devices each; `flags` has those of the first and those of the second, if any."""
-    coordinator = f"--coordinator=127.0.0.1:{free_port()}"
-    return [
-        start(shared, workdir, coordinator, "--processes=2", f"--process={i}", *more, devices=2)
-        for i, more in enumerate(flags or ((), ()))
-    ]
-
-
 def assert_same_trajectory(workdir, uninterrupted, *, steps):
     """The losses of all steps to 1e-5; norms and extremes of small vectors, where rounding weighs more, to 1e-4."""
     found, expected = trajectory(workdir), trajectory(uninterrupted)
@@ -186,6 +124,9 @@ def test_two_processes_follow_the_trajectory_of_one(shared, uninterrupted, tmp_p
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert "step 40/40" in outputs[0]
     assert "step 40/40" not in outputs[1]  # only the main process talks
+    logs = [(tmp_path / "logs" / f"process_{index:04d}.log").read_text() for index in range(2)]
+    assert all("step 40/40" in text and text.endswith("training has ended\n") for text in logs)
+    assert re.search(r"process 1 of 2 on .*: 2 of 4 devices, cpu", logs[1])
     assert_same_trajectory(tmp_path, uninterrupted, steps=slice(None))
 
 
@@ -326,6 +267,31 @@ def test_every_process_finds_the_step_it_has_compiled_before(shared, tmp_path, m
         outputs = [process.communicate(timeout=300)[1] for process in pair]
         assert [process.returncode for process in pair] == [0, 0], outputs
     assert all("Persistent compilation cache hit for 'jit__fun'" in text for text in outputs)
+
+
+SLOW_COMPILER = """
+import os, sys, time
+import jax
+compile = jax.stages.Lowered.compile
+def compile_slowly(self, *args, **kwargs):
+    time.sleep(35.0)
+    return compile(self, *args, **kwargs)
+if "--process=1" in sys.argv:
+    jax.stages.Lowered.compile = compile_slowly
+from metamask_jax.cli.pretrain import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_compiles_for_long_is_waited_for(shared, tmp_path):
+    """For longer than the 30 s that a collective operation of CPUs has."""
+    short = ["--config.train.steps=2"]
+    ended(start_pair(shared, tmp_path, short, short, program=("-c", SLOW_COMPILER)))
+    assert lines(tmp_path) == 2
+    said = [(tmp_path / "logs" / f"process_{index:04d}.log").read_text() for index in range(2)]
+    for text in said:
+        assert float(re.search(r"first step done ([\d.]+) s after the start", text)[1]) > 30
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
+from metamask_jax.cli.terminal import FittedFormatter, fitted
 from metamask_jax.config import config_names
 from metamask_jax.core.places import is_url, to_place, url_problem
 from metamask_jax.errors import CheckpointError, ConfigError, DataError, Interrupted, TrainingError, one_line, shown
@@ -185,7 +186,10 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | 
     Returns:
       The exit code: 0 done, 2 something about the input is wrong, 1 failed, 128 + n stopped by signal n.
     """
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING)
+    for handler in logging.root.handlers:
+        if type(handler) is logging.StreamHandler:  # that of the line above, or one that a library has made before
+            handler.setFormatter(FittedFormatter())
     logging.getLogger("metamask_jax").setLevel(logging.INFO)
     # Orbax and tfds warn of what is meant, and log with a traceback each what they raise anyway; asyncio does so for
     # every further file of a checkpoint that cannot be written.
@@ -199,7 +203,7 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | 
         code, message = 128 + signal.SIGINT, "stopped by SIGINT; what was saved before is as it was"
     except Exception as error:
         code, message = _judge(error)
-    print(message, file=sys.stderr, flush=True)
+    print(fitted(message, sys.stderr), file=sys.stderr, flush=True)
     if "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized():
         # An orderly exit would wait for the other processes, which wait for this one.
         os._exit(code)

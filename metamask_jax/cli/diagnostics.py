@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from metamask_jax.cli.common import Parser, guarded, set_up_process, whole_number
+from metamask_jax.cli.terminal import say
 from metamask_jax.core.storage import to_plain, write_atomically
 from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.diagnostics.subject import Subject
@@ -31,12 +32,13 @@ def run_diagnostics(subject: Subject, names: Sequence[str]) -> dict[str, Diagnos
     except OSError as error:
         raise ConfigError(f"--workdir {folder.parent}; expected a folder that can be written, but: {error}") from error
     found = {}
+    left_out = [name for name in names if DIAGNOSTICS[name].needs_labels and not subject.has_labels]
+    if left_out:
+        _log.warning("%r has no labels: %s left out", subject.run.config.data.name, ", ".join(left_out))
     for name in names:
-        diagnostic = DIAGNOSTICS[name]
-        if diagnostic.needs_labels and not subject.has_labels:
-            _log.warning("%s is left out: %r has no labels", name, subject.run.config.data.name)
+        if name in left_out:
             continue
-        found[name] = diagnostic.run(subject)
+        found[name] = DIAGNOSTICS[name].run(subject)
         head = {"diagnostic": name, "step": subject.run.step, "images": subject.size}
         write_atomically(folder / f"{name}.json", json.dumps(head | to_plain(found[name].values), indent=1))
         write_atomically(folder / f"{name}.png", plots.to_png(found[name].figure))
@@ -60,7 +62,7 @@ def _diagnose(arguments: Sequence[str]) -> int:
     subject = Subject(run, size=flags.size, classifier=flags.classifier, trials=flags.trials)
     found = run_diagnostics(subject, names)
     for name, outcome in found.items():
-        print(f"{name:<14}{outcome.summary}")
+        say(f"{name:<14}{outcome.summary}", indent=14)
     print(f"\nwritten to {run.workdir / 'diagnostics'}")
     return 0
 

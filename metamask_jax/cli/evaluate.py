@@ -22,6 +22,7 @@ from metamask_jax.cli.common import (
     set_up_process,
     whole_number,
 )
+from metamask_jax.cli.terminal import say
 from metamask_jax.core.places import to_place
 from metamask_jax.errors import ConfigError
 
@@ -65,13 +66,19 @@ def _evaluate(arguments: Sequence[str]) -> int:
     # Imported after the flags are read, so that a bad one is told at once.
     from metamask_jax.evaluate.evaluation import evaluate_run
     from metamask_jax.evaluate.protocols import Settings
+    from metamask_jax.export.card import needs_path
     from metamask_jax.reporting.report import write_report
-    from metamask_jax.reporting.tables import markdown_table, terminal_table
+    from metamask_jax.reporting.tables import terminal_table
     from metamask_jax.training.distributed import is_main
 
     set_up_process()
     join(flags)
     run = flags.workdir if flags.encoder is None else _exported(flags.encoder, flags.out)
+    if not isinstance(run, str) and flags.dataset is None and needs_path(run.config) and "path" not in options:
+        raise ConfigError(
+            f"--encoder {flags.encoder} was trained on a folder of pictures, which it does not name; "
+            "expected --option path=FOLDER"
+        )
     workdir = to_place(run if isinstance(run, str) else run.workdir)
     new = evaluate_run(
         run,
@@ -87,8 +94,8 @@ def _evaluate(arguments: Sequence[str]) -> int:
     if not is_main():
         return 0
     print(f"\n{terminal_table(new)}\n")
-    print(markdown_table(new, name=workdir.resolve().name))
-    print(f"results: {workdir / 'evaluation.json'}, report: {write_report(workdir)}")
+    say(f"results: {workdir / 'evaluation.json'}, as a Markdown table: {workdir / 'evaluation.md'}")
+    say(f"report: {write_report(workdir)}")
     return 0
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from metamask_jax.cli.common import Parser, guarded, path_name, saved_step, set_up_process
+from metamask_jax.cli.terminal import say
 from metamask_jax.core.array_files import read_export
 from metamask_jax.core.places import Place, to_place
 from metamask_jax.errors import ConfigError
@@ -53,7 +54,7 @@ def _export(arguments: Sequence[str]) -> int:
         difference = export_folder(run, out)
     else:
         difference = export_encoder(run, out, format=format_, mask=flags.mask)
-    print(_sentence(out, run.step, difference))
+    say(_sentence(out, run.step, difference))
     return 0
 
 
@@ -64,7 +65,7 @@ def _verify(path: Place, workdir: str, step: int | str | None) -> int:
         step = int(read_export(path / WEIGHTS if is_folder else path).metadata["step"])
     run = load_run(workdir, step=step)
     difference = verify_folder(path, run) if is_folder else verify_export(path, run)
-    print(_sentence(path, run.step, difference))
+    say(_sentence(path, run.step, difference))
     return 0 if difference.equal else 1
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from metamask_jax.cli.terminal import runnable, say
 from metamask_jax.core.places import Place, to_place
 from metamask_jax.core.storage import write_atomically
 from metamask_jax.data.sources import Source
@@ -25,7 +26,7 @@ _OPENING = (
 _NEXT = {
     "python run_pretrain.py --config image_folder:PATH,SIZE --workdir runs/mine": "your own pictures",
     "python examples/own_model_linen.py": "your own model",
-    "python run_linear.py --workdir {run} --protocol all": "evaluate this one",
+    "python run_linear.py --workdir {run}": "evaluate this one: neighbours and a linear classifier, with intervals",
 }
 _SHORT_PROBE: dict[str, Any] = {"l2_grid": (1e-2, 1e-3), "max_iterations": 100}  # hundreds of pixels take their time
 
@@ -41,7 +42,7 @@ def run_quickstart(config: ConfigDict, workdir: str | os.PathLike[str]) -> list[
       The rows of the table it prints, each with a `name`, and `knn` and `linear` accuracy.
     """
     place = to_place(workdir)
-    print(_OPENING, flush=True)
+    say(_OPENING)
     without = config.copy_and_resolve_references()
     without.mask.learn = False
     rows = [_row("raw pixels, half size", config, None), _row("untrained encoder", config, init_state(config))]
@@ -53,10 +54,9 @@ def run_quickstart(config: ConfigDict, workdir: str | os.PathLike[str]) -> list[
     for row in rows:
         print(f"{row['name']:28}{row['knn']:8.1%}{row['linear']:9.1%}")
     classes = len(OnlineEvaluator(config).splits[1].class_names)
-    print(f"\n{_lesson(rows, chance=1 / classes)}\n\nreport: {report}\n\nTo try next:")
-    commands = {command.format(run=place / "metamask"): what for command, what in _NEXT.items()}
-    for command, what in commands.items():
-        print(f"  {command:{max(map(len, commands))}}  # {what}")
+    say(f"\n{_lesson(rows, chance=1 / classes)}\n\nreport: {report}\n\nTo try next:")
+    for command, what in _NEXT.items():
+        print(f"  # {what}\n  {runnable(command.format(run=place / 'metamask'))}")
     return rows
 
 

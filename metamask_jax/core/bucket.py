@@ -4,13 +4,14 @@ A bucket has objects, no folders: an object appears whole or not at all and is r
 long as an object's name begins with it, and nothing can be appended to. What goes wrong on the way is an `OSError`.
 """
 
+import errno
 import functools
 import logging
 import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
 # Before gcsfs and epath are used: TensorFlow's own access to buckets, which epath would prefer, has other credentials;
@@ -136,6 +137,12 @@ class BucketPath(type(epath.Path("gs://bucket"))):  # type: ignore[misc]
         scheme = str(self).partition("://")[0]
         return [type(self)(f"{scheme}://{name}") for name in self._files.glob(f"{self}/{pattern}")]
 
+    @_reaching
+    def objects(self) -> list["BucketPath"]:
+        """All objects whose names begin with this one's, as if it were a folder."""
+        scheme = str(self).partition("://")[0]
+        return [type(self)(f"{scheme}://{name}") for name in self._files.find(str(self))]
+
     def mkdir(self, mode: int | None = None, parents: bool = False, exist_ok: bool = False) -> None:
         """Does nothing: a folder is made by what is put into it, and a bucket is never made by mistake."""
 
@@ -186,11 +193,10 @@ class BucketPath(type(epath.Path("gs://bucket"))):  # type: ignore[misc]
     @_reaching
     def unlink(self, missing_ok: bool = False) -> None:
         """Removes the object."""
-        try:
+        if not missing_ok and not self.is_file():  # S3 says nothing when it removes what is not there
+            raise FileNotFoundError(errno.ENOENT, "there is no such object", str(self))
+        with suppress(FileNotFoundError):
             self._files.rm_file(str(self))
-        except FileNotFoundError:
-            if not missing_ok:
-                raise
 
     @_reaching
     def rmtree(self, missing_ok: bool = False) -> None:
@@ -205,8 +211,8 @@ class BucketPath(type(epath.Path("gs://bucket"))):  # type: ignore[misc]
     def rename(self, target: str | os.PathLike[str]) -> "BucketPath":
         """Copies all objects to their new names, then removes the old ones: a kill in between loses nothing."""
         old, new = str(self), os.fspath(target)
-        for name in self._files.find(old):
-            self._files.cp_file(name, new + name.removeprefix(old.partition("://")[2]))
+        for path in self.objects():
+            self._files.cp_file(str(path), new + str(path).removeprefix(old))
         self._files.rm(old, recursive=True)
         return type(self)(target)
 

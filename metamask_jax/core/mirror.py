@@ -4,10 +4,10 @@ import contextlib
 import logging
 import pathlib
 import shutil
-import tempfile
 import threading
 
 from metamask_jax.core.places import Place
+from metamask_jax.core.storage import make_temporary_folder
 from metamask_jax.errors import one_line
 
 _log = logging.getLogger(__name__)
@@ -27,9 +27,7 @@ class Mirror:
     def __init__(self, place: Place) -> None:
         """Makes the folder and, for a bucket, the thread that uploads."""
         self._bucket = None if isinstance(place, pathlib.Path) else place
-        self.folder = (
-            place if isinstance(place, pathlib.Path) else pathlib.Path(tempfile.mkdtemp(prefix="metamask_jax-"))
-        )
+        self.folder = place if isinstance(place, pathlib.Path) else make_temporary_folder()
         self._uploaded: dict[pathlib.Path, tuple[int, int]] = {}
         self._busy, self._closed = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._upload_often, name="mirror", daemon=True)
@@ -37,8 +35,9 @@ class Mirror:
             self._thread.start()
 
     def continued(self, name: str) -> pathlib.Path:
-        """The local file of a name, with what the bucket has of it, if it has any."""
+        """The local file of a name, with what the bucket has of it, if it has any; its folder is there."""
         path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         if self._bucket is not None:
             with contextlib.suppress(FileNotFoundError):
                 (self._bucket / name).download(path)

@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import secrets
+import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -37,8 +38,8 @@ def replacing(path: Place) -> Iterator[pathlib.Path]:
       FileExistsError: `path` is there and is no file: a folder, or a device, which would be replaced, too.
     """
     if not isinstance(path, pathlib.Path):
-        with tempfile.TemporaryDirectory(prefix="metamask_jax-") as folder:
-            yield (temporary := pathlib.Path(folder, path.name))
+        with temporary_folder() as folder:
+            yield (temporary := folder / path.name)
             path.upload(temporary)
         return
     if path.exists() and not path.is_file():
@@ -68,8 +69,8 @@ def local_copy(path: Place) -> Iterator[pathlib.Path]:
     if isinstance(path, pathlib.Path):
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="metamask_jax-") as folder:
-        path.download(copy := pathlib.Path(folder, path.name))
+    with temporary_folder() as folder:
+        path.download(copy := folder / path.name)
         yield copy
 
 
@@ -123,17 +124,49 @@ def temporary_beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
     The name tells the process and where its number means something.
     """
-    mine = f".{path.name}.{hashlib.blake2b(machine().encode(), digest_size=3).hexdigest()}."
-    with suppress(OSError):  # where nothing can be made either, as the block will tell
-        for left in path.parent.iterdir():
-            if left.name.startswith(mine) and left.suffix == ".tmp" and not _is_running(left.name[len(mine) :]):
-                left.unlink(missing_ok=True)
-    temporary = path.with_name(f"{mine}{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    temporary = _name_of_our_own(path.parent, f".{path.name}.", ".tmp")
     try:
         yield temporary
     finally:
         with suppress(OSError):  # it is gone already, or could never be made
             temporary.unlink()
+
+
+@contextmanager
+def temporary_folder(parent: pathlib.Path | None = None, *, prefix: str = "metamask_jax-") -> Iterator[pathlib.Path]:
+    """A folder that is gone when the block ends; what a kill has left of earlier ones goes too.
+
+    Args:
+      parent: where to make it; None is where this machine has its temporary files.
+      prefix: of its name.
+    """
+    folder = make_temporary_folder(parent, prefix=prefix)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_temporary_folder(parent: pathlib.Path | None = None, *, prefix: str = "metamask_jax-") -> pathlib.Path:
+    """Makes such a folder for whoever removes it later."""
+    folder = _name_of_our_own(pathlib.Path(tempfile.gettempdir()) if parent is None else parent, prefix, "")
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def _name_of_our_own(parent: pathlib.Path, prefix: str, suffix: str) -> pathlib.Path:
+    """A new name that tells this process; files and folders with such names of processes that are gone are removed."""
+    mine = f"{prefix}{hashlib.blake2b(machine().encode(), digest_size=3).hexdigest()}."
+    with suppress(OSError):  # where nothing can be made either, as the caller will find
+        for left in parent.iterdir():
+            ours = left.name.startswith(mine) and left.name.endswith(suffix)
+            if not ours or _is_running(left.name[len(mine) :]):
+                continue
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+    return parent / f"{mine}{os.getpid()}.{secrets.token_hex(4)}{suffix}"
 
 
 def _is_running(name: str) -> bool:

@@ -7,11 +7,11 @@ import pathlib
 import re
 import secrets
 import shutil
-import tempfile
 from typing import Any
 
 import numpy as np
 
+from metamask_jax.core.storage import make_temporary_folder
 from metamask_jax.data import checksums, pictures
 from metamask_jax.data.prepared import Prepared, Records, remove_stale
 from metamask_jax.errors import DataError, one_line
@@ -103,8 +103,8 @@ def decode(records: Records, image_size: tuple[int, int], folder: pathlib.Path) 
     shape = (len(records), *image_size, 3)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale(folder.parent, ".incomplete-*")
-        scratch = pathlib.Path(tempfile.mkdtemp(dir=folder.parent, prefix=".incomplete-"))
+        remove_stale(folder.parent, ".incomplete-*")  # those of other machines
+        scratch = make_temporary_folder(folder.parent, prefix=".incomplete-")
     except OSError:  # a data_dir that may only be read: the arrays live in memory, and are decoded again next time
         return _decode(records, np.empty(shape, np.uint8))
     try:

@@ -119,13 +119,16 @@ def command(name: str, data_dir: str) -> str:
 
 def prepare_own(name: str, options: builders.Options, data_dir: str) -> None:
     """Prepares one of our own datasets, with tfds' progress bars in a terminal but without its messages."""
-    _log.info("preparing %s in %s", name, data_dir)
+    here = pathlib.Path.cwd()
+    shown = pathlib.Path(data_dir)
+    _log.info("preparing %s in %s", name, shown.relative_to(here) if shown.is_relative_to(here) else shown)
     try:
         with contextlib.redirect_stdout(io.StringIO()), without_warnings(), _progress_bars(sys.stderr.isatty()):
             builder = builders.make_builder(name, options, data_dir)
             target = pathlib.Path(builder.data_dir)
-            remove_stale(target.parent, "incomplete.*")
             builder.download_and_prepare()
+        for remark in builder.remarks:
+            _log.warning(remark)
         if target.is_dir():
             checksums.seal(target, size_only=".array_record")
     except DataError:

@@ -171,6 +171,7 @@ def _find_or_prepare(name: str, data_dir: str, options: dict[str, Any]) -> prepa
         found = prepared.find(name, data_dir)
     if found is None:
         raise DataError(f"{name!r} was prepared but is not in {data_dir!r}")
+    prepared.remove_stale(found.folder.parent, "incomplete.*")
     return found
 
 

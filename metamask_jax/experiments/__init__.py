@@ -13,6 +13,7 @@ from metamask_jax.experiments.hyperparameters import F4, F5
 from metamask_jax.experiments.imagenet import T6
 from metamask_jax.experiments.judges import J
 from metamask_jax.experiments.label_free import L
+from metamask_jax.experiments.long_runs import D
 from metamask_jax.experiments.masked_dimensions import F2, F6, F7
 from metamask_jax.experiments.table1 import T1
 from metamask_jax.experiments.table2 import T2
@@ -34,5 +35,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         "M": M,
         "J": J,
         "L": L,
+        "D": D,
     },
 }

@@ -139,8 +139,9 @@ def _accuracy_rows(part: Results, differences: Mapping[str, Difference]) -> list
             paired_difference(own.of("knn.masked"), own.of("knn.accuracy")),
             *(paired_difference(own.of(q), base.of(q)) for q in ("knn.accuracy", "linear.accuracy")),
         )
-        first = difference_text(differences[str(run)])
-        rows.append((*row, first, f"{adjusted[str(run)]:.3f}", *(difference_text(other) for other in others)))
+        difference = differences[str(run)]
+        p = f"{adjusted[str(run)]:.3f}" if difference.pairs > 1 else ""
+        rows.append((*row, difference_text(difference), p, *(difference_text(other) for other in others)))
     for name, share in _FITTED.items():
         accuracy = mean_text(base.of(f"rivals.fitted_{share:g}"))
         rows.append((name, "", accuracy, "", difference_text(differences[name]), "", "", "", ""))
@@ -187,7 +188,7 @@ def _few_rows(part: Results) -> list[tuple[str, ...]]:
 
 def _figure(differences: Mapping[str, Mapping[str, Difference]]) -> "Figure":
     """Differences with their intervals, one row per judge, one panel per dataset."""
-    names = list(dict.fromkeys(name for found in differences.values() for name in found))
+    names = list(dict.fromkeys(n for found in differences.values() for n in found if found[n].pairs > 1))
     figure, axes = plots.new_panels(len(differences), width=plots.WIDTH)
     figure.set_figheight(0.32 * len(names) + 1.0)
     for axis, (dataset, found) in zip(axes, differences.items(), strict=True):

@@ -9,6 +9,7 @@ import numpy as np
 
 from metamask_jax.core.storage import read_json_lines, to_plain
 from metamask_jax.data.judging import judge_rows
+from metamask_jax.data.order import steps_per_epoch
 from metamask_jax.data.sources import open_configured
 from metamask_jax.evaluate.diagnostics import information
 from metamask_jax.evaluate.diagnostics.subject import Subject
@@ -158,12 +159,25 @@ def _cost(subject: Subject) -> dict[str, Any]:
     }
 
 
+def _curve(subject: Subject) -> dict[str, Any]:
+    """Accuracy by kNN at every evaluation while the run went on."""
+    config, workdir = subject.run.config, subject.run.workdir
+    per_epoch = steps_per_epoch(len(open_configured(config.data, split="pretrain")), config.train.batch_size)
+    lines = [line for line in read_json_lines(workdir / "metrics.jsonl") if "knn_accuracy" in line]
+    return {
+        "epoch": [line["step"] / per_epoch for line in lines],
+        "accuracy": [line["knn_accuracy"] for line in lines],
+        "loss": [line["loss"] for line in lines],
+    }
+
+
 def _diagnostic(name: str, subject: Subject) -> dict[str, Any]:
     return DIAGNOSTICS[name].run(subject).values
 
 
 MEASURES: Mapping[str, Measure] = {
     "knn": partial(_protocol, "knn_official"),
+    "knn_k200": partial(_protocol, "knn_k200"),
     "linear": partial(_protocol, "linear"),
     "mlp": partial(_protocol, "mlp"),
     "validation": _validation,
@@ -174,5 +188,6 @@ MEASURES: Mapping[str, Measure] = {
     "rivals": _rivals,
     "meta_norms": _meta_norms,
     "cost": _cost,
+    "curve": _curve,
     **{name: partial(_diagnostic, name) for name in DIAGNOSTICS},
 }

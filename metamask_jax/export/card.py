@@ -4,10 +4,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from metamask_jax.config import config_names, default_config, flatten, load_config
 from metamask_jax.core.places import Place
+from metamask_jax.data.builders import OPTIONS
 from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.workdir import Run
 from metamask_jax.reporting.tables import markdown_row
@@ -16,30 +19,33 @@ from metamask_jax.training.registry import validate
 _NOT_THE_RUN = ("data.dir", "data.prefetch", "log.", "checkpoint.")  # do not change what was learned
 
 
-def model_card(run: Run, config: ConfigDict, *, name: str, timm: bool) -> str:
+def model_card(run: Run, config: ConfigDict, *, name: str, source: str, timm: bool) -> str:
     """The text of the card, in Markdown with a header that hubs read.
 
     Args:
       run: the pretrained run, with its accuracies in its working directory.
       config: what is published of its configuration.
       name: of the encoder.
+      source: what `load_encoder` takes for it.
       timm: whether timm has the architecture.
     """
     encoder = config.encoder
     kind = f"{encoder.name}, width {encoder.width:g}"
     kind += f", {encoder.stem} stem" if encoder.name.startswith("resnet") else ""
-    mask = f"a mask learned by `{config.meta.estimator}`" if config.mask.learn else "a mask that was not learned"
+    size = sum(leaf.size for leaf in jax.tree.leaves(run.state.params["encoder"]))
+    learned = f"with a mask learned by `{config.meta.estimator}`" if config.mask.learn else "without mask learning"
     parts = [
-        "---\nlibrary_name: metamask_jax\ntags: [self-supervised, image-feature-extraction, metamask]\n---",
+        _header(config),
         f"# {name}",
-        f"An encoder of {config.data.image_size}-pixel pictures ({kind}; {len(run.mask_weights)} features), pretrained "
-        f"without labels on `{config.data.name}` by `{config.method.name}` with {mask}, {run.step} steps. "
-        "Written by metamask_jax.",
+        f"An encoder of {config.data.image_size}-pixel pictures ({kind}; {size:,} parameters, {len(run.mask_weights)} "
+        f"features), pretrained {'with' if config.method.name == 'supervised' else 'without'} labels on "
+        f"`{config.data.name}` by `{config.method.name}`, {learned}: {run.step} steps of {config.train.batch_size} "
+        "pictures. Written by metamask_jax. What its features are worth for other kinds of pictures was not measured.",
         "## Use",
         "```python\nfrom metamask_jax import load_encoder\n\n"
-        'apply, params, preprocessing = load_encoder("PATH OF THIS FOLDER")\n'
+        f'apply, params, preprocessing = load_encoder("{source}")\n'
         "h = apply(params, preprocessing(images))  # images uint8 [batch, height, width, 3], any size\n"
-        'masked = h * params["mask"]\n```',
+        + ('masked = h * params["mask"]\n```' if config.mask.learn else "```"),
     ]
     if timm:
         parts.append(
@@ -49,14 +55,27 @@ def model_card(run: Run, config: ConfigDict, *, name: str, timm: bool) -> str:
         "## Accuracy",
         *_accuracies(run),
         "Measured again, where the data are, by",
-        "    metamask-evaluate --encoder PATH_OF_THIS_FOLDER --protocol knn --data-dir FOLDER",
+        f"    metamask-evaluate --encoder {source.replace(' ', '_')} --protocol knn,linear "
+        + ("--option path=PICTURES" if needs_path(config) else "--data-dir FOLDER"),
         "## Training",
         f"Trained in {run.config.train.dtype}; all settings are in `config.json`. The command:",
-        f"    {training_command(config)}",
+        f"    {training_command(config)}{' --config.data.options.path=PICTURES' if needs_path(config) else ''}",
     ]
     if run.config.init["from"]:
         parts.append("Training began with the weights of another run, `--config.init.from`, which is left out here.")
     return "\n\n".join(parts) + "\n"
+
+
+def _header(config: ConfigDict) -> str:
+    """What hubs of models sort by."""
+    data = [] if config.data.name in OPTIONS else [f"datasets: [{config.data.name}]"]
+    lines = ["library_name: metamask_jax", "pipeline_tag: image-feature-extraction", *data, "tags: [self-supervised]"]
+    return "\n".join(["---", *lines, "---"])
+
+
+def needs_path(config: ConfigDict) -> bool:
+    """Whether the data are somebody's own pictures, in a folder that an exported encoder does not name."""
+    return str(config.data.name) == "image_folder"
 
 
 def training_command(config: ConfigDict) -> str:
@@ -91,7 +110,8 @@ def _accuracies(run: Run) -> Iterator[str]:
     try:
         entries = json.loads((run.workdir / "evaluation.json").read_text())["results"]
         entries = [entry for entry in entries if entry["step"] == run.step]
-        rows = [_row(entry) for entry in entries]
+        masked = float(np.ptp(run.mask_weights)) > 0
+        rows = [_row(entry, masked) for entry in entries if masked or entry["features"] == "h"]
     except (OSError, ValueError, KeyError, TypeError):
         rows = []
     if not rows:
@@ -99,13 +119,14 @@ def _accuracies(run: Run) -> Iterator[str]:
         return
     head = ["protocol", "data", "training images", "features", "top-1 (%)", "95 % interval", "top-5 (%)"]
     yield "\n".join(map(markdown_row, [head, ["---"] * len(head), *rows]))
-    yield "`h*m` are the features times the mask. Intervals are Wilson's over test images; they say nothing of seeds."
+    remark = "`h*m` are the features times the mask. " if masked else ""
+    yield remark + "Intervals are Wilson's over test images; they say nothing of seeds."
 
 
-def _row(entry: dict[str, Any]) -> list[str]:
+def _row(entry: dict[str, Any], masked: bool) -> list[str]:
     low, high = entry["interval"]
     top5 = "" if entry["top5"] is None else f"{100 * entry['top5']:.2f}"
-    kinds = ", ".join([entry["features"], *entry.get("same_for", ())])
+    kinds = ", ".join([entry["features"], *(entry.get("same_for", ()) if masked else ())])
     return [
         *(entry["protocol"], entry["dataset"], str(entry["train_size"]), kinds, f"{100 * entry['top1']:.2f}"),
         *(f"{100 * low:.2f} to {100 * high:.2f}", top5),

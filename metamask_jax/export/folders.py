@@ -24,12 +24,12 @@ from metamask_jax.training.state import TrainState, build_encoder
 WEIGHTS, MASK, CONFIG, CARD = "model.safetensors", "mask.safetensors", "config.json", "README.md"
 OURS = "metamask_jax"  # the part of config.json that other programs leave alone
 _ZOO = "zoo:"
-_BOX = pathlib.Path(__file__).parents[1] / "zoo"
+BOX = pathlib.Path(__file__).resolve().parents[1] / "zoo"
 
 
 def zoo_names() -> list[str]:
     """The encoders in the box, such as `NAME` of `load_encoder("zoo:NAME")`."""
-    return sorted(path.parent.name for path in _BOX.glob(f"*/{WEIGHTS}"))
+    return sorted(path.parent.name for path in BOX.glob(f"*/{WEIGHTS}"))
 
 
 def encoder_folder(source: str | os.PathLike[str]) -> pathlib.Path | None:
@@ -50,7 +50,7 @@ def encoder_folder(source: str | os.PathLike[str]) -> pathlib.Path | None:
         if name not in zoo_names():
             known = ", ".join(f"{_ZOO}{known}" for known in zoo_names()) or "none: the box of this version is empty"
             raise ConfigError(f"{shown(text)[1:-1]} is not in the box; expected one of {known}")
-        return _BOX / name
+        return BOX / name
     folder = pathlib.Path(text)
     return folder if os.path.isfile(folder / WEIGHTS) else None
 

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import tempfile
 from typing import Any
 
 import jax
@@ -14,11 +13,12 @@ from ml_collections import ConfigDict
 from metamask_jax.config import default_config, to_json
 from metamask_jax.core.array_files import WRITERS, Export
 from metamask_jax.core.places import is_url
+from metamask_jax.core.storage import temporary_folder
 from metamask_jax.errors import ExportError
 from metamask_jax.evaluate.workdir import Run
 from metamask_jax.export.card import model_card
 from metamask_jax.export.encoder import Preprocessing, encoder_of
-from metamask_jax.export.folders import CARD, CONFIG, MASK, OURS, WEIGHTS, exported_run
+from metamask_jax.export.folders import BOX, CARD, CONFIG, MASK, OURS, WEIGHTS, exported_run
 from metamask_jax.export.write import TOLERANCE, Difference, collect, in_float32, is_resnet, verify_export
 from metamask_jax.version import __version__
 
@@ -46,9 +46,8 @@ def export_folder(run: Run, path: str | os.PathLike[str]) -> Difference:
         if folder.exists() and (not folder.is_dir() or {file.name for file in folder.iterdir()} - set(_FILES)):
             raise ExportError(f"{folder} holds something else; expected a new folder, or one of an earlier export")
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as name:
-            temporary = pathlib.Path(name)
-            _write(run, temporary, name=folder.resolve().name)
+        with temporary_folder(folder.parent, prefix=".export-") as temporary:
+            _write(run, temporary, folder.resolve())
             difference = verify_folder(temporary, run)
             if not difference.equal:
                 raise ExportError(
@@ -79,7 +78,8 @@ def verify_folder(folder: str | os.PathLike[str], run: Run) -> Difference:
     return Difference(largest, by_file.scale)
 
 
-def _write(run: Run, folder: pathlib.Path, *, name: str) -> None:
+def _write(run: Run, folder: pathlib.Path, final: pathlib.Path) -> None:
+    """Writes all files into a folder, for the place where it will be in the end."""
     encoder = encoder_of(run)
     export = collect(run, torchvision=is_resnet(encoder.params["params"]), mask="none")
     WRITERS["safetensors"](folder / WEIGHTS, export)
@@ -95,7 +95,8 @@ def _write(run: Run, folder: pathlib.Path, *, name: str) -> None:
         },
     }
     (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n")
-    (folder / CARD).write_text(model_card(run, config, name=name, timm="architecture" in content))
+    source = f"zoo:{final.name}" if final.parent == BOX else "PATH OF THIS FOLDER"
+    (folder / CARD).write_text(model_card(run, config, name=final.name, source=source, timm="architecture" in content))
 
 
 def published(config: ConfigDict) -> ConfigDict:

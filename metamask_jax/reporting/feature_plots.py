@@ -10,7 +10,7 @@ from metamask_jax.reporting.plots import BLUE, CATEGORIES, INK, TEAL, WIDTH, hea
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_NAMED, _NUMBERED = 24, 12  # classes of a confusion matrix that have room for their names, and for numbers
+NAMED, _NUMBERED = 24, 12  # classes of a confusion matrix that have room for their names, and for numbers
 
 
 def feature_spectrum(values: np.ndarray) -> "Figure":
@@ -45,7 +45,7 @@ def feature_map(points: np.ndarray, labels: np.ndarray, *, names: Sequence[str],
             chosen[:, 0], chosen[:, 1], s=7, color=color, alpha=0.65, linewidths=0, label=names[label], rasterized=True
         )
     others = points[~np.isin(labels, known)]
-    axis.scatter(others[:, 0], others[:, 1], s=7, color=BLUE, alpha=0.65, linewidths=0, rasterized=True)
+    axis.scatter(others[:, 0], others[:, 1], s=7, color="#3b82f6", alpha=0.75, linewidths=0, rasterized=True)
     style(axis, *(f"direction {i} ({100 * share:.0f} % of the variance)" for i, share in enumerate(shares, start=1)))
     axis.tick_params(labelbottom=False, labelleft=False)
     if 0 < len(known) <= len(CATEGORIES):
@@ -64,7 +64,7 @@ def feature_map(points: np.ndarray, labels: np.ndarray, *, names: Sequence[str],
 def confusion(counts: np.ndarray, names: Sequence[str]) -> "Figure":
     """Shares in percent of each class [classes, predicted classes] that were taken for which."""
     shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    few = len(names) <= _NAMED
+    few = len(names) <= NAMED
     figure = heat_map(
         shares,
         limits=(0.0, 100.0),
@@ -80,6 +80,20 @@ def confusion(counts: np.ndarray, names: Sequence[str]) -> "Figure":
         for row, column in np.ndindex(*shares.shape):
             color = "#0f172a" if shares[row, column] > 60 else "#f8fafc"
             axis.text(column, row, f"{shares[row, column]:.0f}", ha="center", va="center", fontsize=8, color=color)
+    return figure
+
+
+def recognised(counts: np.ndarray, names: Sequence[str]) -> "Figure":
+    """Shares in percent of each class that were taken for what they are, the largest first, from counts as above."""
+    shares = 100 * np.diag(counts) / np.maximum(counts.sum(axis=1), 1)
+    order = np.argsort(shares, kind="stable")
+    figure, axis = new_figure(WIDTH)
+    bars = axis.barh(range(len(order)), shares[order], color=BLUE, alpha=0.85, height=0.72)
+    axis.bar_label(bars, fmt="%.0f", padding=4, fontsize=8.5, color=INK)
+    style(axis, "recognised (%)", "")
+    axis.set_yticks(range(len(order)), [names[i] for i in order])
+    axis.set_xlim(0, min(100, 1.12 * max(shares.max(), 1)))
+    axis.grid(False, axis="y")
     return figure
 
 

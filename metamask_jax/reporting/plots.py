@@ -101,7 +101,7 @@ def knn_curve(curve: Curve, *, references: Mapping[str, float], interval: np.nda
         axis.errorbar(curve.steps[-1:], [middle], yerr=error, color=BLUE, capsize=4, linewidth=1.4, linestyle="none")
     for (name, value), dashes in zip(references.items(), ("--", ":", "-.", (0, (1, 3)), (0, (6, 3))), strict=False):
         axis.axhline(100 * value, color=SLATE, linewidth=1.2, linestyle=dashes, label=name)
-    axis.set_xlim(left=0)  # a single point would get an arbitrary axis
+    axis.set_xlim(left=-0.03 * float(curve.steps[-1]))  # a single point would get an arbitrary axis
     style(axis, "step", "kNN accuracy (%)")
     if references:
         legend_above(axis, columns=2)

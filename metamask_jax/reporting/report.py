@@ -12,7 +12,7 @@ from typing import Any
 from metamask_jax.core.places import Place, to_place
 from metamask_jax.core.storage import write_atomically
 from metamask_jax.reporting import gallery, run_plots
-from metamask_jax.reporting.page import figure_panel, page, section
+from metamask_jax.reporting.page import figure_panel, page, remarks, section
 from metamask_jax.reporting.read import read_run
 from metamask_jax.reporting.run_plots import LoggedRun, Plot
 
@@ -40,7 +40,7 @@ def render(run: LoggedRun) -> str:
     return page(
         kind="MetaMask run",
         name=run.name,
-        summary=summary(run.config),
+        summary=" · ".join(facts(run.config)),
         blocks=[
             *(f'<p class="note">{escape(note)}</p>' for note in run.notes),
             _cards(run) or '<p class="note">Nothing was logged yet.</p>',
@@ -56,10 +56,12 @@ def render(run: LoggedRun) -> str:
     )
 
 
-def summary(config: dict[str, Any]) -> str:
-    """A line about what a run is, from its configuration by dotted key."""
-    names = ("data.name", "encoder.name", "method.name", "meta.estimator")
-    return " · ".join(str(config[key]) for key in names if key in config)
+def facts(config: dict[str, Any]) -> list[str]:
+    """What a run is: data, method, encoder and what learns the mask, as far as the configuration by key tells."""
+    forms = {"data.name": "{}", "method.name": "{}", "encoder.name": "encoder {}", "meta.estimator": "mask learned, {}"}
+    if config.get("mask.learn") is False:
+        forms["meta.estimator"] = "mask not learned"
+    return [form.format(config[key]) for key, form in forms.items() if key in config]
 
 
 def panels(plots: Iterable[Plot]) -> list[str]:
@@ -79,7 +81,7 @@ _CARDS: dict[str, tuple[str, Callable[[float], str]]] = {
     "loss": ("Final loss", "{:.4g}".format),
     "mask_std": ("Mask spread", "{:.3g}".format),
     "steps": ("Steps", "{:,.0f}".format),
-    "images_per_second": ("Images / second", "{:,.0f}".format),
+    "images_per_second": ("Images / s", "{:,.0f}".format),
     "skipped": ("Skipped steps", "{:,.0f}".format),
 }
 
@@ -90,11 +92,12 @@ def _cards(run: LoggedRun) -> str:
     if run.curves:
         numbers["steps"] = max(curve.steps[-1] for curve in run.curves.values())
     numbers |= {key: value for key, value in run.result.items() if isinstance(value, int | float)}
+    if not numbers.get("skipped"):  # as usual: nothing to speak of
+        numbers.pop("skipped", None)
     more = _beside(run)
     cards = "".join(
         f'<div class="card"><div class="label">{label}</div><div class="value">{text(numbers[key])}</div>'
-        + "".join(f'<div class="more">{escape(line)}</div>' for line in more.get(key, ()))
-        + "</div>"
+        + f'<div class="more">{"".join(f"<div>{escape(line)}</div>" for line in more.get(key, ()))}</div></div>'
         for key, (label, text) in _CARDS.items()
         if key in numbers
     )
@@ -122,7 +125,8 @@ def results_table(title: str, rows: list[dict[str, Any]]) -> str:
 
     Args:
       title: of the table.
-      rows: each with a `name`; the others are a number, a remark, None, or an accuracy with `top1`, `interval`, `top5`.
+      rows: each with a `name`, of which what follows ` · ` is set below it, or below the table if all have it; the
+        others are a number, a remark, None, or an accuracy with `top1`, `interval`, `top5`.
     """
     columns = list(dict.fromkeys(key for row in rows for key in row if key != "name"))
     if not columns:
@@ -130,15 +134,18 @@ def results_table(title: str, rows: list[dict[str, Any]]) -> str:
     best = {key: max(filter(None, (_top1(row.get(key)) for row in rows)), default=None) for key in columns}
     titles = {"knn": "kNN", "linear": "Linear probe", "h*m": "h*m, masked", "h": "h, not masked"}
     head = "".join(f"<th>{escape(titles.get(key, key))}</th>" for key in ("", *columns))
+    names = [str(row.get("name", "")).partition(" · ") for row in rows]
+    shared = names[0][2] if len({more for _, _, more in names}) == 1 else ""
     body = "".join(
-        f"<tr><td>{escape(str(row.get('name', '')))}</td>"
+        f"<tr><td>{escape(name)}{remarks([] if shared else [more])}</td>"
         + "".join(_result_cell(row.get(key), best[key]) for key in columns)
         + "</tr>"
-        for row in rows
+        for row, (name, _, more) in zip(rows, names, strict=True)
     )
+    caption = f"<figcaption>{escape(shared)}</figcaption>" if shared else ""
     return (
-        f'<section class="panel"><h3>{title}</h3><div class="scroll">'
-        f'<table class="results"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></section>'
+        f'<figure class="panel table"><h3>{title}</h3><div class="scroll">'
+        f'<table class="results"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{caption}</figure>'
     )
 
 
@@ -157,9 +164,8 @@ def _result_cell(value: Any, best: float | None) -> str:
             parts.append("{:.1f} to {:.1f}".format(*(100 * bound for bound in value["interval"])))
         if value.get("top5") is not None:
             parts.append(f"top-5 {percent(value['top5'])}")
-    small = f"<small>{' · '.join(parts)}</small>" if parts else ""
     mark = "best" if top1 == best else "other"
-    return f'<td class="{mark}" style="--share: {100 * top1:.1f}%">{percent(top1)}{small}</td>'
+    return f'<td class="{mark}" style="--share: {100 * top1:.1f}%">{percent(top1)}{remarks(parts)}</td>'
 
 
 def _config(config: dict[str, Any]) -> str:

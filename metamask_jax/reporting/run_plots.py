@@ -1,6 +1,6 @@
 """Which plots a run's data allow, and what to say of each."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,7 +44,7 @@ class Plot(NamedTuple):
 
 def learned(run: LoggedRun) -> Iterator[Plot]:
     """What the features tell of the classes."""
-    if curve := run.curves.get("knn_accuracy"):
+    if curve := from_the_start(run, "knn_accuracy"):
         others = {row["name"]: row["knn"] for row in run.result.get("table", []) if row.get("knn") is not None}
         lines = references(run)
         for name, value in others.items():
@@ -60,11 +60,24 @@ def learned(run: LoggedRun) -> Iterator[Plot]:
         figure = feature_plots.feature_map(
             arrays["map_points"], arrays["map_labels"], names=names, shares=arrays["map_shares"].tolist()
         )
-        caption = f"{len(arrays['map_points'])} test pictures by the two directions in which their features differ most"
+        what = f"{len(arrays['map_points'])} {'test ' if names else ''}pictures"
+        caption = f"{what} by the two directions in which their features differ most"
         yield _plot("Map of the features", caption + (", coloured by class." if names else "."), figure)
     if "knn_confusion" in arrays and len(arrays["knn_confusion"]) <= _CLASSES:
         caption = "Each row is a class: which classes its test pictures were taken for by their nearest neighbours."
-        yield _plot("Which classes are confused", caption, feature_plots.confusion(arrays["knn_confusion"], names))
+        figures = [feature_plots.confusion(arrays["knn_confusion"], names)]
+        if len(names) <= feature_plots.NAMED:
+            caption += " Beside it the share of each class that was recognised."
+            figures.append(feature_plots.recognised(arrays["knn_confusion"], names))
+        yield _plot("Which classes are confused", caption, *figures)
+
+
+def from_the_start(run: LoggedRun, metric: str) -> Curve | None:
+    """A curve of the evaluation, with what was measured before the first step; None if it was not logged."""
+    curve, before = run.curves.get(metric), run.result.get(f"{metric}_before")
+    if curve is None or before is None or curve.steps[0] <= 0:
+        return curve
+    return Curve(np.r_[0, curve.steps], np.r_[before, curve.values])
 
 
 def references(run: LoggedRun) -> dict[str, float]:
@@ -94,16 +107,13 @@ def training(run: LoggedRun) -> Iterator[Plot]:
     )
     yield from _curves(
         run,
-        "Learning rate",
-        "Of the network's optimiser.",
+        "Gradients and learning rate",
+        "Norms of the gradients: the network's over all weights, and the mask's in its two parts, through the loss "
+        "itself and through the trial step. The learning rate is that of the network's optimiser.",
+        ("network's gradient", {"gradient_norm": ("gradient", SLATE)}),
+        ("meta-gradient", {"meta_direct_norm": ("direct", VIOLET), "meta_second_order_norm": ("second order", ORANGE)}),
         ("learning rate", {"learning_rate": ("learning rate", SLATE)}),
-    )
-    yield from _curves(
-        run,
-        "Network gradient",
-        "Norm over all weights.",
-        ("norm", {"gradient_norm": ("gradient", SLATE)}),
-        log=True,
+        log=("network's gradient", "meta-gradient"),
     )
 
 
@@ -115,13 +125,6 @@ def mask(run: LoggedRun) -> Iterator[Plot]:
     if {"mask_steps", "mask_trajectory"} <= set(run.arrays):
         figure = plots.mask_trajectory(run.arrays["mask_steps"], run.arrays["mask_trajectory"])
         yield _plot("Mask while training", "Thin lines are single dimensions, from lowest to highest.", figure)
-    yield from _curves(
-        run,
-        "Meta-gradient",
-        "Norms of its two parts: through the loss itself, and through the trial step.",
-        ("norm", {"meta_direct_norm": ("direct", VIOLET), "meta_second_order_norm": ("second order", ORANGE)}),
-        log=True,
-    )
 
 
 def features(run: LoggedRun) -> Iterator[Plot]:
@@ -148,7 +151,11 @@ def features(run: LoggedRun) -> Iterator[Plot]:
 
 
 def _curves(
-    run: LoggedRun, title: str, caption: str, *panels: tuple[str, dict[str, tuple[str, str]]], log: bool = False
+    run: LoggedRun,
+    title: str,
+    caption: str,
+    *panels: tuple[str, dict[str, tuple[str, str]]],
+    log: Container[str] = (),
 ) -> Iterator[Plot]:
     """A plot of those metrics that were logged, if any.
 
@@ -157,17 +164,23 @@ def _curves(
       title: of the plot.
       caption: what to see in it.
       *panels: for each its label and, by metric, the curves' names and colours.
-      log: whether the axis is logarithmic.
+      log: the labels of those whose axis is logarithmic.
     """
     known = {
-        label: {name: (run.curves[metric], color) for metric, (name, color) in curves.items() if metric in run.curves}
+        label: {
+            name: (curve, color)
+            for metric, (name, color) in curves.items()
+            if (curve := from_the_start(run, metric)) is not None
+        }
         for label, curves in panels
     }
     known = {label: curves for label, curves in known.items() if curves}
     if known:
         width = plots.WIDTH if len(known) == 1 else plots.NARROW
         yield _plot(
-            title, caption, *(plots.curves(panel, label=label, log=log, width=width) for label, panel in known.items())
+            title,
+            caption,
+            *(plots.curves(panel, label=label, log=label in log, width=width) for label, panel in known.items()),
         )
 
 

@@ -9,10 +9,10 @@ FEATURES = ("h", "h*m")
 
 def terminal_table(results: Sequence[Entry]) -> str:
     """One line per protocol: accuracy with its 95 % interval, and top-5, of unmasked and masked features."""
-    lines = [f"{'':18}{'top-1 of h':>24}{'top-5':>8}{'top-1 of h*m':>26}{'top-5':>8}"]
+    lines = [f"{'':17}{'top-1 of h':>21}{'top-5':>8}{'top-1 of h*m':>23}{'top-5':>8}"]  # a terminal has 80 columns
     for (protocol, *_), kinds in _by(results, ("protocol", "step", "dataset", "train_size", "seed")).items():
         first, second = (_cells(kinds.get(kind)) for kind in FEATURES)
-        lines.append(f"{protocol:18}{first[0]:>24}{first[1]:>8}{second[0]:>26}{second[1]:>8}")
+        lines.append(f"{protocol:17}{first[0]:>21}{first[1]:>8}{second[0]:>23}{second[1]:>8}")
     return "\n".join(lines)
 
 

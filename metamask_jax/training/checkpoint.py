@@ -3,26 +3,20 @@
 import concurrent.futures
 import json
 import logging
-import pathlib
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from metamask_jax.core.places import Place, to_place
-from metamask_jax.core.quiet import without_warnings
 from metamask_jax.core.storage import write_atomically
-from metamask_jax.errors import CheckpointError, one_line
+from metamask_jax.errors import CheckpointError, ConfigError, one_line
 from metamask_jax.training.saved_arrays import copies, digest_of, unflatten
+from metamask_jax.training.saved_steps import open_steps
 from metamask_jax.version import __version__
 
 _log = logging.getLogger(__name__)
-_UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of what is no checkpoint yet, or no more
-_LAST = "commit_success.txt"  # what makes a checkpoint in a bucket one
 _METRIC = "metric.json"  # beside the arrays of a checkpoint that was evaluated
 _LONG = 120  # characters of another's message within a sentence of ours
 RESTART = "or --restart, which keeps what is there in a folder beside and begins with step 1"
@@ -70,19 +64,8 @@ class Checkpoints:
           keep_best: also keep the one with the highest metric.
         """
         self._path = to_place(folder).absolute()
-        self._path.mkdir(parents=True, exist_ok=True)
         self._keep = (keep_last, keep_every, keep_best)
-        self._manager = ocp.CheckpointManager(
-            self._path,
-            options=ocp.CheckpointManagerOptions(
-                **_by_commit(self._path),
-                create=False,
-                cleanup_tmp_directories=True,
-                enable_async_checkpointing=False,  # our own thread copies and hashes, too
-                multiprocessing_options=_alone("main"),
-            ),
-            item_names=("state", "metadata"),
-        )
+        self._steps = open_steps(self._path)
         self._thread: concurrent.futures.ThreadPoolExecutor | None = concurrent.futures.ThreadPoolExecutor(
             1, thread_name_prefix="checkpoint"
         )
@@ -93,26 +76,14 @@ class Checkpoints:
         """Opens an existing folder without touching it: a run may be writing there at this moment."""
         self = cls.__new__(cls)
         self._path, self._thread, self._pending = to_place(folder).absolute(), None, None
-        with without_warnings():  # of a folder that is read only, as was asked for
-            self._manager = ocp.CheckpointManager(
-                self._path,
-                options=ocp.CheckpointManagerOptions(
-                    **_by_commit(self._path),
-                    read_only=True,
-                    create=False,
-                    save_interval_steps=0,
-                    multiprocessing_options=_alone(f"reader{jax.process_index()}"),
-                ),
-                item_names=("state", "metadata"),
-            )
+        self._steps = open_steps(self._path, read_only=True)
         return self
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, oldest first."""
         if self._pending is not None:
             concurrent.futures.wait([self._pending])
-        self._manager.reload()  # a save that failed may be in its memory
-        return sorted(self._manager.all_steps())
+        return self._steps.steps()
 
     def best_step(self) -> int | None:
         """The step with the highest metric, the first of equals; None if none was measured."""
@@ -147,46 +118,19 @@ class Checkpoints:
     def _write(self, step: int, leaves: dict[str, Any], metadata: dict[str, Any], first: Callable[[], None]) -> None:
         """What the thread does."""
         arrays = {name: np.asarray(leaf) for name, leaf in leaves.items()}
-        items = ocp.args.Composite(
-            state=ocp.args.StandardSave(arrays),
-            metadata=ocp.args.JsonSave(metadata | {"digest": digest_of(arrays)}),
-        )
         first()
         with _writing():
-            if isinstance(self._path, pathlib.Path):
-                self._manager.save(step, args=items)
-                self._remove_old()
-            else:
-                from metamask_jax.core.bucket import patiently
-
-                patiently(lambda: self._save_to_bucket(step, items), self._path)
-                patiently(self._remove_old, self._path)
-
-    def _save_to_bucket(self, step: int, items: Any) -> None:
-        """Saves, or leaves nothing that would be in the way of another attempt."""
-        try:
-            self._manager.save(step, args=items)
-        except Exception:  # of orbax, tensorstore, and those who speak to the bucket for them
-            with suppress(OSError):
-                (self._path / str(step)).rmtree(missing_ok=True)  # type: ignore[union-attr]
-            self._manager.reload()
-            raise
+            self._steps.write(step, arrays, metadata | {"digest": digest_of(arrays)})
+            self._steps.patiently(self._remove_old)
 
     def _remove_old(self) -> None:
-        """Removes the checkpoints that are not to be kept, each in one go: half of one must not look like one."""
-        (last, every, best), steps = self._keep, sorted(self._manager.all_steps())
+        """Removes the checkpoints that are not to be kept."""
+        (last, every, best), steps = self._keep, self._steps.steps()
         kept: set[int | None] = {*steps[-last:], *(step for step in steps if every is not None and step % every == 0)}
         if best:
             kept.add(_best({step: _metric(self._path / str(step)) for step in steps}))
         for step in sorted(set(steps) - kept):
-            old = self._path / str(step)
-            if isinstance(old, pathlib.Path):
-                # By this name a kill leaves something that is cleared away when the folder is opened.
-                shutil.rmtree(old.rename(self._path / f"{step}.removed{_UNFINISHED}"))
-            else:
-                (old / _LAST).unlink(missing_ok=True)  # without which it does not count any more
-                old.rmtree(missing_ok=True)
-        self._manager.reload()
+            self._steps.remove(step)
 
     def rate(self, step: int, metric: float) -> None:
         """Notes the metric by which the best checkpoint is chosen, measured after the checkpoint was written."""
@@ -205,7 +149,7 @@ class Checkpoints:
         try:
             self.wait()
             with _writing():
-                self._manager.close()
+                self._steps.close()
         except WriteError as error:
             _log.warning("%s", error)
         finally:
@@ -225,16 +169,16 @@ class Checkpoints:
     def read(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays of one checkpoint by their paths, such as `params.encoder.conv1.kernel`, and its metadata."""
         try:
-            found = self._manager.restore(
-                step, args=ocp.args.Composite(state=ocp.args.StandardRestore(), metadata=ocp.args.JsonRestore())
-            )
-            arrays = {name: np.asarray(value) for name, value in found["state"].items()}
+            found, metadata = self._steps.read(step)
+            arrays = {name: np.asarray(value) for name, value in found.items()}
             digest = digest_of(arrays)
+        except ConfigError:  # a bucket that cannot be reached: nothing is known of the checkpoint
+            raise
         except Exception as error:  # orbax and tensorstore raise many kinds
             raise DamagedError(f"checkpoint {step} cannot be read: {one_line(error)}") from error
-        if digest != found["metadata"]["digest"]:
+        if digest != metadata.get("digest"):  # whose name, too, may be damaged
             raise DamagedError(f"checkpoint {step} is damaged: its arrays are not those that were written")
-        return arrays, dict(found["metadata"])
+        return arrays, metadata
 
     def restore_latest(self, like: Any) -> Restored | None:
         """The newest checkpoint that is whole, saying so when a newer one is not; None if there is none at all.
@@ -267,34 +211,6 @@ class Checkpoints:
                 aside = self._path / f"{step}.damaged-{number}"
             (self._path / str(step)).rename(aside)
             _log.warning("checkpoint %d is set aside as %s", step, aside.name)
-        self._manager.reload()
-
-
-def _by_commit(folder: Place) -> dict[str, Any]:
-    """Options by which a checkpoint in a bucket counts when its last object is there; a disk renames the folder."""
-    if isinstance(folder, pathlib.Path):
-        return {}
-    whole = ocp.path.atomicity.CommitFileTemporaryPath
-    return {
-        "temporary_path_class": whole,
-        "step_name_format": ocp.path.step.standard_name_format(temporary_path_cls=whole),
-    }
-
-
-def has_checkpoints(folder: Place) -> bool:
-    """Whether there is a checkpoint that was written to its end."""
-    if not folder.is_dir():
-        return False
-    found = [path for path in folder.iterdir() if path.name.isdecimal()]
-    return any(isinstance(path, pathlib.Path) or (path / _LAST).is_file() for path in found)
-
-
-def _alone(name: str) -> Any:
-    """Lets a process of several use checkpoints without the others, who know nothing of it."""
-    if jax.process_count() == 1:
-        return ocp.options.MultiprocessingOptions()
-    own = jax.process_index()
-    return ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own}, barrier_sync_key_prefix=name)
 
 
 def _best(metrics: Mapping[int, float | None]) -> int | None:
@@ -324,7 +240,7 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).split()).partition(" [tensorstore_spec=")[0]  # which is long, and after the reason
         if len(text) > _LONG:  # tensorstore names every file and folder on its way to the reason
             text = f"{text[: _LONG // 3]} ... {text[-_LONG:]}"
         raise WriteError(f"a checkpoint cannot be written: {text or type(error).__name__}") from error

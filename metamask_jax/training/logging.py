@@ -5,9 +5,10 @@ import logging
 import math
 import pathlib
 import secrets
+import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,9 +20,16 @@ from metamask_jax.core.mirror import Mirror
 from metamask_jax.core.places import Place
 from metamask_jax.core.storage import JsonLines, write_atomically
 from metamask_jax.errors import ConfigError
+from metamask_jax.training.host_log import HostLog
+from metamask_jax.training.roofline import Peak
 
 _log = logging.getLogger(__name__)
 _NEVER = 1e9  # seconds
+_FORMAT = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+_BAR = 38  # columns of it: everything but the postfix and the steps, with ten for the bar itself
+_IMPORTANCE = ("loss", "knn_accuracy", "images_per_second", "mfu", "hfu", "loss_method", "mask_std", "loss_drr")
+CLOCKS = ("images_per_second", "step_seconds", "mfu", "hfu")
+"""What is logged of time: it differs from run to run."""
 
 
 def check_libraries(log: ConfigDict) -> None:
@@ -48,9 +56,12 @@ class Watch:
         self._mirror = Mirror(workdir)
         self._metrics = JsonLines(self._mirror.continued("metrics.jsonl"), resume_step=start_step)
         self._masks = JsonLines(self._mirror.continued("masks.jsonl"), resume_step=start_step)
+        self._host_log = HostLog(self._mirror)
         self._batch_size = config.train.batch_size
         self._total_steps = total_steps
         self._last: tuple[float, int] | None = None  # when which step was done
+        self._peak: Peak | None = None
+        self._shown: dict[str, str] = {}  # the last of each number that the terminal shows
         self._tensorboard = self._wandb = None
         self._events = (self._mirror.folder / "tensorboard", start_step + 1) if config.log.tensorboard else None
         if config.log.wandb_project is not None:
@@ -68,7 +79,7 @@ class Watch:
         self._bar = tqdm(
             total=total_steps,
             initial=start_step,
-            unit="step",
+            bar_format=_FORMAT,
             dynamic_ncols=True,
             disable=not sys.stderr.isatty(),  # plain lines instead
             delay=_NEVER,  # while XLA compiles, its own messages would tear the bar: it begins with the clock
@@ -87,6 +98,7 @@ class Watch:
             self._tensorboard.close()
         if self._wandb is not None:
             self._wandb.finish(exit_code=0 if error is None else 1)
+        self._host_log.close(error)
         self._mirror.close()
 
     def upload(self) -> None:
@@ -102,6 +114,10 @@ class Watch:
         self._bar.delay = 0.0
         self._bar.unpause()
 
+    def compare_with(self, peak: Peak | None) -> None:
+        """Logs from now on how much of what the chips can do is used; None: that is not known of these chips."""
+        self._peak = peak
+
     def log(self, step: int, metrics: Mapping[str, Any], *, done: float | None = None) -> None:
         """Writes one logged step everywhere; `done` is when it was, on the monotonic clock, None for now."""
         self._open_tensorboard()
@@ -109,6 +125,9 @@ class Watch:
         values = {name: _plain(value) for name, value in metrics.items()}
         if rate is not None:
             values["images_per_second"] = round(rate * self._batch_size, 2)
+            values["step_seconds"] = round(1 / rate, 6)
+            if self._peak is not None:
+                values[self._peak.name] = round(self._peak.seconds * rate, 4)
         self._metrics.write(step, {name: value if math.isfinite(value) else None for name, value in values.items()})
         if self._tensorboard is not None:
             for name, value in values.items():
@@ -151,43 +170,68 @@ class Watch:
             "mask_std": "mask ±{:.4f}",
             "knn_accuracy": "kNN {:.1%}",
             "images_per_second": "{:.0f} img/s",
+            "mfu": "MFU {:.1%}",
+            "hfu": "HFU {:.1%}",
         }
-        text = "  ".join(form.format(values[name]) for name, form in parts.items() if name in values)
+        self._shown |= {name: form.format(values[name]) for name, form in parts.items() if name in values}
+        text = "  ".join(self._shown[name] for name in parts if name in values)
+        if rate is not None:
+            left = _duration((self._total_steps - step) / rate)
+            text += f"  {1000 / rate:.3g} ms/step  {left} left"
+        line = f"step {step}/{self._total_steps}  {text}"
         if self._bar.disable:
-            if rate is not None:
-                seconds = 1 / max(rate, 1e-9)
-                text += f"  {1000 * seconds:.3g} ms/step  {_duration((self._total_steps - step) * seconds)} left"
-            _log.info("step %d/%d  %s", step, self._total_steps, text)
+            _log.info(line)
         else:
-            self._bar.set_postfix_str(text, refresh=False)
+            self._host_log.note(line)
+            self._bar.set_postfix_str(self._fitting(parts), refresh=False)
             self._bar.update(step - self._bar.n)
+
+    def _fitting(self, order: Iterable[str]) -> str:
+        """The last of each number, that of the accuracy included, as many as there is room for beside the bar."""
+        room = shutil.get_terminal_size().columns - _BAR - 2 * len(str(self._total_steps))
+        names = [name for name in order if name in self._shown]
+        while len(text := "  ".join(self._shown[name] for name in names)) > room and len(names) > 1:
+            names.remove(max(names, key=_IMPORTANCE.index))
+        return text
 
 
 class Silence(Watch):
-    """What the other processes of a run have instead."""
+    """What the other processes of a run have instead: a log file of their own, and nothing to say."""
 
     def __init__(self, config: ConfigDict, workdir: Place, *, start_step: int, total_steps: int) -> None:
-        """Opens nothing."""
+        """Opens the log file."""
+        self._mirror = Mirror(workdir)
+        self._host_log = HostLog(self._mirror)
+        self._total_steps, self._last = total_steps, None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        pass
+        self._host_log.close(error)
+        self._mirror.close()
 
     def upload(self) -> None:
         """Does nothing."""
 
     def start_clock(self, step: int) -> None:
+        """Counts time from now on."""
+        self._last = (time.monotonic(), step)
+
+    def compare_with(self, peak: Peak | None) -> None:
         """Does nothing."""
 
     def log(self, step: int, metrics: Mapping[str, Any], *, done: float | None = None) -> None:
-        """Does nothing."""
+        """Notes how long steps take here."""
+        rate = self._rate(step, time.monotonic() if done is None else done)
+        time_per_step = "" if rate is None else f"  {1000 / rate:.3g} ms/step"
+        self._host_log.note(f"step {step}/{self._total_steps}{time_per_step}")
 
     def log_mask(self, step: int, weights: np.ndarray) -> None:
         """Does nothing."""
 
     def say(self, message: str) -> None:
-        """Does nothing."""
+        """Notes it."""
+        self._host_log.note(message)
 
 
 def _run_id(path: Place) -> str:

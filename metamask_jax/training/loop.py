@@ -24,13 +24,15 @@ from metamask_jax.data.in_memory import ArraySource
 from metamask_jax.data.sources import DATA_UNCHANGED_BY, Source, open_configured
 from metamask_jax.errors import ConfigError, DataError, TrainingError, one_line
 from metamask_jax.training import distributed, processes
-from metamask_jax.training.checkpoint import Checkpoints, has_checkpoints
+from metamask_jax.training.checkpoint import Checkpoints
 from metamask_jax.training.initial import first_state
 from metamask_jax.training.logging import Silence, Watch, check_libraries
 from metamask_jax.training.monitor import Evaluator, Monitor, rounding_warning
 from metamask_jax.training.profile import Profiler, Steps
 from metamask_jax.training.recorder import Outputs, Plan, Recorder, weights_of
 from metamask_jax.training.registry import REGISTRY, Registry, resolve_registry, validate
+from metamask_jax.training.roofline import KINDS, Peak, peak
+from metamask_jax.training.saved_steps import has_checkpoints
 from metamask_jax.training.settings import Programs, settings_of
 from metamask_jax.training.signals import caught_signals
 from metamask_jax.training.state import TrainState, has_judge, init_state
@@ -256,7 +258,8 @@ def _train(run: _Run, state: TrainState, unlogged: dict[str, float] | None, prof
             recorder.evaluate(start, state, unlogged)
         for step, batch in enumerate(stream, start=start + 1):
             if step == start + 1:
-                processes.compile_together(run.train_step, state, batch, run.settings)
+                compiled = processes.compile_together(run.train_step, state, batch, run.settings)
+                watch.compare_with(_peak(run.config, compiled))
             profiler.before(step, state)
             state, metrics = run.train_step(state, batch, run.settings)
             profiler.after(step, metrics)
@@ -268,6 +271,15 @@ def _train(run: _Run, state: TrainState, unlogged: dict[str, float] | None, prof
             recorder.after(step, state, metrics, stop=(signals or [signal.SIGTERM])[0] if stop else None)
         recorder.wait()
     return _finish(run, state, time.monotonic() - began)
+
+
+def _peak(config: ConfigDict, compiled: jax.stages.Compiled) -> Peak | None:
+    """What the compiled step takes at the peak of its chips, where that and its FLOPs are known."""
+    kind = jax.local_devices()[0].device_kind
+    if kind not in KINDS or config.train.accumulate > 1:  # the compiler counts a loop's micro-batches once
+        return None
+    recomputes = config.train.remat or (config.mask.learn and config.meta.estimator == "exact_recomputed")
+    return peak(kind, flops=(compiled.cost_analysis() or {}).get("flops", 0.0), recomputes=recomputes)
 
 
 def _finish(run: _Run, state: TrainState, seconds: float) -> dict[str, Any]:

@@ -213,15 +213,19 @@ def asked_to_stop() -> bool:
     return jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(next(_steps))
 
 
-def compile_together(step: Any, *arguments: Any) -> None:
+def compile_together(step: Any, *arguments: Any) -> jax.stages.Compiled:
     """Compiles a parallel function for its arguments on all processes before any of them runs it.
 
     Otherwise the first to be done would wait in its first collective operation, and on CPUs give up after 30 s.
+
+    Returns:
+      What was compiled, which the function itself will use when it is called.
     """
     state, index = _service.global_state, _service.global_state.process_id
     with shared_refusals():
         state.process_id = 0  # JAX lets only process 0 keep what it has compiled, also where the others look elsewhere
         try:
-            step.lower(*arguments).compile()
+            compiled = step.lower(*arguments).compile()
         finally:
             state.process_id = index
+    return compiled

@@ -50,6 +50,17 @@ CHIPS: Mapping[str, Chip] = {
     "h100": Chip(flops=989e12, bandwidth=3350e9, links=450e9, memory=0.75 * 84929347584),
 }
 """Chips by the name that a topology begins with."""
+KINDS: Mapping[str, str] = {
+    "TPU v4": "v4",
+    "TPU v5 lite": "v5e",
+    "TPU v5e": "v5e",
+    "TPU v5": "v5p",
+    "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e",
+    "TPU v6e": "v6e",
+    "NVIDIA H100 80GB HBM3": "h100",
+}
+"""Names of `CHIPS` by what JAX calls a device of theirs (`device_kind`)."""
 
 
 class Traffic(NamedTuple):
@@ -162,3 +173,33 @@ def roofline(
       (0.001, 0.01, 'memory')
     """
     return Roofline(flops * passes / chip.flops, size / chip.bandwidth, sent(traffic, devices) / chip.links)
+
+
+class Peak(NamedTuple):
+    """What a step would take if a chip did nothing but multiply and add at its peak.
+
+    Attributes:
+      name: of the share of it that is reached: `mfu`, or `hfu` where what is computed twice counts twice.
+      seconds: for a step.
+    """
+
+    name: str
+    seconds: float
+
+
+def peak(kind: str, *, flops: float, recomputes: bool = False) -> Peak | None:
+    """The least time of a step on the device that runs it; None if the device or its FLOPs are not known.
+
+    Args:
+      kind: what JAX calls the device.
+      flops: of the step on one device, by the compiler's count.
+      recomputes: whether some of them are of what was computed before, and not kept.
+
+    Example:
+      >>> peak("TPU v5 lite", flops=197e9)
+      Peak(name='mfu', seconds=0.001)
+      >>> peak("cpu", flops=197e9)
+    """
+    if kind not in KINDS or not flops > 0:
+        return None
+    return Peak("hfu" if recomputes else "mfu", flops / CHIPS[KINDS[kind]].flops)

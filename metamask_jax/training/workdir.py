@@ -10,8 +10,9 @@ from metamask_jax.core.places import Place
 from metamask_jax.core.storage import read_json_lines, write_atomically
 from metamask_jax.data.sources import DATA_UNCHANGED_BY
 from metamask_jax.errors import CheckpointError, ConfigError
-from metamask_jax.training.checkpoint import RESTART, has_checkpoints
+from metamask_jax.training.checkpoint import RESTART
 from metamask_jax.training.lock import WorkdirLock, check_free
+from metamask_jax.training.saved_steps import has_checkpoints
 
 # What may change between a run's start and its continuation without changing the trajectory.
 _FREE_TO_CHANGE = ("log.", "checkpoint.", "eval.", "guard.", *DATA_UNCHANGED_BY)

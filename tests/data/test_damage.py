@@ -223,7 +223,6 @@ def test_unfinished_folders_of_a_kill_are_removed_once_they_are_old(own_dir):
         for each in (path / "part", path):
             os.utime(each, (long_ago, long_ago))
     shutil.rmtree(decoded)
-    shutil.rmtree(folder)
     open_shapes(own_dir)
     assert not any(path.exists() for path in unfinished)
     assert recent.exists()  # somebody may be at work

@@ -11,6 +11,7 @@ import pytest
 
 from metamask_jax.core.storage import read_json_lines
 from metamask_jax.training.checkpoint import Checkpoints
+from metamask_jax.training.logging import CLOCKS as TIMED
 from tests.faults.nursery import Ended, Nursery, Place
 
 SETTINGS = {
@@ -24,7 +25,7 @@ SETTINGS = {
     "log.every_steps": "1",
     "eval.every_epochs": "1",
 }
-CLOCKS = ("seconds", "images_per_second")
+CLOCKS = ("seconds", *TIMED)
 
 
 class Bench:
@@ -110,7 +111,8 @@ def essence(folder: pathlib.Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        inner = "tensorboard" in path.parts or path.name in ("report.html", ".lock") or path.name.startswith("..lock")
+        inner = {"tensorboard", "logs"} & set(path.parts) or path.name in ("report.html", ".lock")
+        inner = inner or path.name.startswith("..lock")
         if path.is_dir() or inner:
             continue
         if "checkpoints" in path.parts:

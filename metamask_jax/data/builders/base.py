@@ -21,12 +21,16 @@ class RecordBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  #
     """A builder that writes array_record, which is read at random and written without TensorFlow.
 
     Subclasses yield encoded pictures as file objects: tfds hands arrays to TensorFlow to encode.
+
+    Attributes:
+      remarks: what there is to say of the pictures once tfds' progress bars are gone, which it would tear.
     """
 
     Config = Config
 
     def __init__(self, *, file_format: str = "array_record", **kwargs: Any) -> None:
         super().__init__(file_format=file_format, **kwargs)
+        self.remarks: list[str] = []
 
     def encoded(
         self, chunks: Iterable[tuple[np.ndarray, dict[str, np.ndarray]]]

@@ -74,7 +74,7 @@ class Builder(base.RecordBuilder, skip_registration=True):  # type: ignore[call-
         if len(unreadable) == len(pictures):
             raise DataError(f"none of the {len(pictures)} pictures in {folders.named(self.options.path)} is readable")
         if unreadable:
-            _log.warning("skipped %d unreadable of %d files: %s", len(unreadable), len(pictures), _listed(unreadable))
+            self.remarks.append(f"skipped {len(unreadable)} unreadable of {len(pictures)} files: {_listed(unreadable)}")
 
 
 def _key(path: str) -> str | bytes:

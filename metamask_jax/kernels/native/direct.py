@@ -11,7 +11,7 @@ from llvmlite import ir
 
 from metamask_jax.kernels.geometry import Geometry
 from metamask_jax.kernels.native.emit import VECTOR, Emitter, Index, Product, value
-from metamask_jax.kernels.native.ffi import Body, call, parts
+from metamask_jax.kernels.native.ffi import Body, call, parts, shares
 
 # Images and gradients of one round of the weight gradient should stay in a core's own cache.
 _ROUND_BYTES = 2**20
@@ -41,12 +41,15 @@ def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
     """Weight gradient `[kh, kw, in, out]` from `x` `[n, h, w, in]` and `dy` `[n, oh, ow, out]`."""
     x = jnp.pad(x, ((0, 0), *geometry.padding, (0, 0)))
     channels, out = x.shape[3], dy.shape[3]
+    rounds = shares(len(x), channels * out)
+    batch = len(x) // rounds
     most = max(1, _ROUND_BYTES // ((x[0].size + dy[0].size) * x.dtype.itemsize))
-    images = max(size for size in range(1, most + 1) if len(x) % size == 0)
-    count = parts(out // VECTOR)
-    settings = x.shape, dy.shape, geometry.window, geometry.strides, images, count
-    shapes = (*geometry.window, channels, out), (images * prod(dy.shape[1:3]) * (out + count * _MOST_ROWS),)
-    return call(_conv_dw, settings, (x, dy), *shapes, parts=count)[0]
+    images = max(size for size in range(1, most + 1) if batch % size == 0)
+    count = parts(out // VECTOR) if rounds == 1 else 1
+    settings = (batch, *x.shape[1:]), dy.shape[1:], geometry.window, geometry.strides, images, count
+    scratch = rounds * images * prod(dy.shape[1:3]) * (out + count * _MOST_ROWS)
+    shapes = (rounds, *geometry.window, channels, out), (scratch,)
+    return call(_conv_dw, settings, (x, dy), *shapes, parts=rounds * count)[0].sum(axis=0)
 
 
 class _Grid(NamedTuple):
@@ -149,7 +152,7 @@ def _conv_dw(
     count: int,
 ) -> Body:
     batch, height, width, channels = image
-    _, lines, pixels, out = output
+    lines, pixels, out = output
     rows, columns = window
     depth = images * lines * pixels
     most = max(1, _TERMS // (lines * pixels))
@@ -160,7 +163,10 @@ def _conv_dw(
         x, dy, dw, scratch = buffers
         features = out // count
         height_of_piece = emit.machine.rows(min(emit.machine.vectors, features // emit.lanes))
-        dy, dw = (emit.at(array, emit.scaled(part, features)) for array in (dy, dw))
+        share, place = emit.divided(part, count)
+        x = emit.at(x, emit.scaled(share, prod(image)))
+        dy = emit.at(dy, emit.scaled(share, batch * prod(output)), emit.scaled(place, features))
+        dw = emit.at(dw, emit.scaled(share, rows * columns * channels * out), emit.scaled(place, features))
         packed = emit.at(scratch, emit.scaled(part, depth * (features + height_of_piece)))
         panel = emit.at(packed, depth * features)
 

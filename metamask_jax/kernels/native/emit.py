@@ -208,7 +208,7 @@ class Emitter:
         """Multiplies one piece. Sums over several axes are sums of sums, which have smaller rounding errors."""
         (count, step), *rest = product.sums
         if not rest:
-            self.builder.call(self._piece(product, *size, c_row), [a, b, c])
+            self._piece(product, size, c_row, a, b, c)
             return
         inner = product._replace(sums=tuple(rest))
         length = inner.depth * size[1] * self.lanes
@@ -222,30 +222,45 @@ class Emitter:
         if count > 1:
             self.repeat(count - 1, add)
 
-    def _piece(self, product: Product, rows: int, vectors: int, c_row: int) -> ir.Function:
-        """The function `(a, b, c)` that multiplies rows and columns that fit into registers, for one axis of `k`."""
-        ((count, step),) = product.sums
-        name = f"{product}, {rows}, {vectors}"
-        if name in self._module.globals:
-            return self._module.globals[name]
-        function = ir.Function(self._module, ir.FunctionType(ir.VoidType(), [POINTER] * 3), name)
-        function.linkage = "internal"
-        function.attributes.add("noinline")
-        emit = Emitter(function, self.machine, self._element)
-        a, b, c = function.args
+    def _piece(
+        self, product: Product, size: tuple[int, int], c_row: int, a: ir.Value, b: ir.Value, c: ir.Value
+    ) -> None:
+        """Multiplies rows and columns that fit into registers, for one axis of `k`."""
+        ((count, step),), (rows, vectors) = product.sums, size
         places = [(i, v) for i in range(rows) for v in range(vectors)]
 
-        def multiply(k: ir.Value, totals: Vectors) -> Vectors:
-            here, there = emit.at(a, emit.scaled(k, step)), emit.at(b, emit.scaled(k, vectors * self.lanes))
-            right = [emit.load(emit.at(there, v * self.lanes)) for v in range(vectors)]
-            left = [emit.everywhere(emit.at(here, i * product.a_row)) for i in range(rows)]
-            return [emit.fused(left[i], right[v], total) for (i, v), total in zip(places, totals, strict=True)]
+        def write(emit: "Emitter", arguments: Sequence[ir.Value]) -> None:
+            a, b, c = arguments
 
-        for (i, v), total in zip(places, emit.fold(count, [emit.constant(0.0)] * len(places), multiply), strict=True):
-            target = emit.at(c, i * c_row + v * self.lanes)
-            emit.store(emit.builder.fadd(total, emit.load(target)) if product.accumulate else total, target)
-        emit.builder.ret_void()
-        return function
+            def multiply(k: ir.Value, totals: Vectors) -> Vectors:
+                here, there = emit.at(a, emit.scaled(k, step)), emit.at(b, emit.scaled(k, vectors * self.lanes))
+                right = [emit.load(emit.at(there, v * self.lanes)) for v in range(vectors)]
+                left = [emit.everywhere(emit.at(here, i * product.a_row)) for i in range(rows)]
+                return [emit.fused(left[i], right[v], total) for (i, v), total in zip(places, totals, strict=True)]
+
+            totals = emit.fold(count, [emit.constant(0.0)] * len(places), multiply)
+            for (i, v), total in zip(places, totals, strict=True):
+                target = emit.at(c, i * c_row + v * self.lanes)
+                emit.store(emit.builder.fadd(total, emit.load(target)) if product.accumulate else total, target)
+
+        self.call(f"{product}, {size}, {c_row}", write, [a, b, c])
+
+    def call(
+        self, name: str, write: Callable[["Emitter", Sequence[ir.Value]], None], pointers: Sequence[ir.Value]
+    ) -> None:
+        """Calls a function on addresses, which `write` writes where no other call of that name has.
+
+        One copy of what a kernel does in many places, instead of one per place, takes a fraction of the time to
+        compile.
+        """
+        if name not in self._module.globals:
+            function = ir.Function(self._module, ir.FunctionType(ir.VoidType(), [POINTER] * len(pointers)), name)
+            function.linkage = "internal"
+            function.attributes.add("noinline")
+            emit = Emitter(function, self.machine, self._element)
+            write(emit, function.args)
+            emit.builder.ret_void()
+        self.builder.call(self._module.globals[name], pointers)
 
     def everywhere(self, pointer: ir.Value) -> ir.Value:
         """A vector whose entries are all the number at an address."""

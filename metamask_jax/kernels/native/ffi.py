@@ -24,6 +24,7 @@ Body = Callable[[Emitter, Sequence[ir.Value], ir.Value], None]
 Write = Callable[[Emitter, Sequence[ir.Value]], None]
 
 _NULL = ir.Constant(POINTER, None)
+_MOST_SHARES, _FEW = 8, 64 * 64
 _ELEMENTS = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
 _KNOWN_MAJOR = 0  # version of XLA's C interface (xla/ffi/api/c_api.h); minor ones only add to the ends of structures
 # Offsets in its structures, in bytes.
@@ -52,6 +53,14 @@ def machine() -> Machine | None:
 def parts(units: int) -> int:
     """The number of equal parts to cut `units` of work into, so that every core has one."""
     return next(count for count in range(min(cores(), units), units + 1) if units % count == 0)
+
+
+def shares(images: int, sums: int) -> int:
+    """The number of equal shares to cut sums over images into, where there are few of them.
+
+    Unlike `parts` it does not depend on the number of cores, because the rounding of a sum depends on how it is cut.
+    """
+    return 1 if sums > _FEW else max(count for count in range(1, _MOST_SHARES + 1) if images % count == 0)
 
 
 def call(
@@ -150,7 +159,11 @@ def _compile(module: ir.Module) -> bytes:
     # The code is written with vectors and in the order it should run: more optimisation would find little.
     options = binding.create_pipeline_tuning_options(speed_level=1)
     passes = binding.create_pass_builder(_target(), options)
-    passes.getModulePassManager().run(parsed, passes)
+    # Function by function: passes over the whole module would look for what to inline, and nothing is.
+    manager = passes.getFunctionPassManager()
+    for function in parsed.functions:
+        if not function.is_declaration:
+            manager.run(function, passes)
     code: bytes = _target().emit_object(parsed)
     return code
 

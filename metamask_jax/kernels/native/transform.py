@@ -13,13 +13,18 @@ Square = tuple[ir.Value, int, int]
 
 def transform(emit: Emitter, matrix: Matrix, source: Square, target: Square) -> None:
     """Stores `matrix @ grid @ matrix.T`, in an order that keeps few vectors in registers at a time."""
-    half = []
-    for j in range(len(matrix[0])):
-        column = [emit.load(_at(emit, source, i, j)) for i in range(len(matrix[0]))]
-        half.append(_times(emit, matrix, column))
-    for i, line in enumerate(zip(*half, strict=True)):
-        for j, vector in enumerate(_times(emit, matrix, line)):
-            emit.store(vector, _at(emit, target, i, j))
+
+    def write(emit: Emitter, pointers: Sequence[ir.Value]) -> None:
+        here, there = (pointers[0], *source[1:]), (pointers[1], *target[1:])
+        half = []
+        for j in range(len(matrix[0])):
+            column = [emit.load(_at(emit, here, i, j)) for i in range(len(matrix[0]))]
+            half.append(_times(emit, matrix, column))
+        for i, line in enumerate(zip(*half, strict=True)):
+            for j, vector in enumerate(_times(emit, matrix, line)):
+                emit.store(vector, _at(emit, there, i, j))
+
+    emit.call(f"transform {matrix}, {source[1:]}, {target[1:]}", write, [source[0], target[0]])
 
 
 def _at(emit: Emitter, square: Square, i: int, j: int) -> ir.Value:

@@ -20,7 +20,7 @@ from llvmlite import ir
 
 from metamask_jax.kernels.geometry import Geometry
 from metamask_jax.kernels.native.emit import VECTOR, Emitter, Index, Product, value
-from metamask_jax.kernels.native.ffi import Body, call, parts
+from metamask_jax.kernels.native.ffi import Body, call, parts, shares
 from metamask_jax.kernels.native.points import POINTS, Matrix, matrices_of, transposed
 from metamask_jax.kernels.native.transform import transform
 
@@ -86,13 +86,17 @@ def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
     # The input gradient pads `dy` in the same way, so that XLA computes it once for both.
     x, dy = _padded(x, geometry), _padded(dy, geometry.mirrored, at_least=tiles.covered)
     channels, out = x.shape[3], dy.shape[3]
-    count = parts(channels // VECTOR)
-    block = min(_BLOCK, len(x) * tiles.down * tiles.across)
+    # Kernels of many channels are cut by input channels, so that no sum is cut; each part then transforms all of `dy`.
+    rounds = shares(len(x), channels * out)
+    count = parts(channels // VECTOR) if rounds == 1 else 1
+    image = len(x) // rounds, *x.shape[1:]
+    block = min(_BLOCK, image[0] * tiles.down * tiles.across)
     arrays = channels // count * out, block * channels // count, block * out
-    scratch = count * matrices_of(geometry.window[0]).side ** 2 * sum(map(_apart, arrays))
+    scratch = rounds * count * matrices_of(geometry.window[0]).side ** 2 * sum(map(_apart, arrays))
     corner = geometry.mirrored.padding[0][0], geometry.mirrored.padding[1][0]
-    settings = x.shape, dy.shape, corner, geometry.window[0], tiles, block, count
-    return call(_conv_dw, settings, (x, dy), (*geometry.window, channels, out), (scratch,), parts=count)[0]
+    settings = image, dy.shape[1:], corner, geometry.window[0], tiles, block, count
+    shapes = (rounds, *geometry.window, channels, out), (scratch,)
+    return call(_conv_dw, settings, (x, dy), *shapes, parts=rounds * count)[0].sum(axis=0)
 
 
 def _tiles(geometry: Geometry) -> _Tiles:
@@ -203,16 +207,18 @@ def _conv_dw(
     block: int,
     count: int,
 ) -> Body:
-    """Each part has some of the input channels, so that no sum is cut. Gradients begin at the corner of `output`."""
+    """Each part has a share of the images and some of the input channels. Gradients begin at the corner of `output`."""
     matrices = matrices_of(taps)
     side, back = matrices.side, transposed(matrices.output)
-    channels, out = image[3] // count, output[3]
+    channels, out = image[3] // count, output[2]
 
     def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
         x, dy, dw, products = buffers
         sizes = [_apart(size) for size in (block * channels, block * out, channels * out)]
-        x, dw = emit.at(x, emit.scaled(part, channels)), emit.at(dw, emit.scaled(part, channels * out))
-        dy = emit.at(dy, (corner[0] * output[2] + corner[1]) * out)
+        share, place = emit.divided(part, count)
+        x = emit.at(x, emit.scaled(share, prod(image)), emit.scaled(place, channels))
+        dy = emit.at(dy, emit.scaled(share, image[0] * prod(output)), (corner[0] * output[1] + corner[1]) * out)
+        dw = emit.at(dw, emit.scaled(share, taps**2 * image[3] * out), emit.scaled(place, channels * out))
         products = emit.at(products, emit.scaled(part, side**2 * sum(sizes)))
         inputs = emit.at(products, side**2 * sizes[2])
         outputs = emit.at(inputs, side**2 * sizes[0])
@@ -226,7 +232,7 @@ def _conv_dw(
                 emit.product(product, channels, out, *(emit.at(array, emit.scaled(p, size)) for array, size in arrays))
 
             _gather(emit, (x, image[1:]), (first, length), tiles, matrices.input, (inputs, block, channels))
-            _gather(emit, (dy, output[1:]), (first, length), tiles, back, (outputs, block, out), packed=True)
+            _gather(emit, (dy, output), (first, length), tiles, back, (outputs, block, out), packed=True)
             emit.repeat(side**2, multiply)
 
         def finish(start: Index, vectors: int) -> None:
