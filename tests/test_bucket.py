@@ -107,6 +107,28 @@ def test_a_refused_write_is_tried_again(bucket, folder, monkeypatch, caplog):
         bucket_module.patiently(lambda: put(b"x"), folder)
 
 
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)  # Google's client itself asks for half a minute
+def test_a_bucket_that_refuses_for_longer_than_its_client_asks_is_asked_again(bucket, folder, monkeypatch):
+    monkeypatch.setattr(bucket_module, "_PAUSE", 0.01)
+    refusals = []
+
+    def put():
+        try:
+            folder.put(b"x")
+        except BucketError as error:
+            refusals.append(error)
+            bucket.refusing = False
+            raise
+
+    bucket.refusing = True
+    try:
+        bucket_module.patiently(put, folder)
+    finally:
+        bucket.refusing = False
+    assert [error.final for error in refusals] == [False]
+    assert folder.read_bytes() == b"x"
+
+
 def test_growing_files_are_uploaded_whole_and_go_on_where_they_were(folder):
     for text in (b"one\n", b"two\n"):
         mirror = Mirror(folder)

@@ -31,6 +31,8 @@ for _protocol in ("gcs", "s3"):
 _log = logging.getLogger(__name__)
 _PATIENCE = 600.0  # seconds for which a bucket may refuse what is written to it, beyond what its client waits
 _PAUSE = 5.0  # seconds before it is asked again
+# How S3's client says that the other side is overloaded or has failed, which passes.
+_PASSING = (errno.EBUSY, errno.EIO, getattr(errno, "EREMOTEIO", errno.EIO))
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -42,7 +44,9 @@ class BucketError(OSError, ConfigError):
     def final(self) -> bool:
         """Whether asking again is of no use: there is no such bucket, or not for us."""
         cause = self.__cause__
-        return isinstance(cause, PermissionError | FileNotFoundError) or type(cause) is OSError  # "Forbidden"
+        if type(cause) is OSError:  # Google's client has no other word for "Forbidden"
+            return cause.errno not in _PASSING
+        return isinstance(cause, PermissionError | FileNotFoundError)
 
 
 def _reaching(method: Callable[P, T]) -> Callable[P, T]:
