@@ -1,9 +1,10 @@
 """The convolution operations on a CPU.
 
 XLA's CPU convolution is slow for the weight gradient and middling elsewhere. Where channels fill vector registers, or
-nearly do, native kernels take over (`kernels.native`): Winograd's for small windows that move by single pixels, direct
-ones for the rest. Without them, the weight gradient of a wide layer is a matrix product of patches. A kernel of one
-pixel is a matrix product anyway. `benchmarks/conv.py` times every kernel on every layer of the encoders.
+nearly do, native kernels take over (`kernels.native`): Winograd's for small windows that move by one pixel or two,
+direct ones for the rest. Without them, the weight gradient of a wide layer is a matrix product of patches. A kernel of
+one pixel that skips none is a matrix product anyway. `benchmarks/conv.py` times every kernel on every layer of the
+encoders.
 
 The four functions that follow are the only places where a kernel is chosen. The choice does not depend on the size of
 the batch, so that splitting a batch over devices changes results by no more than the order of a sum does.
@@ -55,15 +56,16 @@ def conv_tangent(x: jax.Array, w: jax.Array, dx: jax.Array, dw: jax.Array, *, ge
 
 def choose(operation: str, geometry: Geometry, channels: Sequence[int]) -> str:
     """Name of the kernel of an operation for a geometry and its numbers of input and output channels."""
-    if geometry.is_pointwise and operation != "conv_dw":
-        return "pointwise"
-    if has_native():
+    plain = geometry.is_pointwise and operation != "conv_dw"
+    if has_native() and not (plain and geometry.strides == (1, 1)):
         from metamask_jax.kernels.native import suits_winograd
 
         for name in ("winograd", "direct") if suits_winograd(geometry) else ("direct",):
             filled = _filled(name, operation, channels)
             if prod(filled) <= _MOST_WASTE * prod(channels):
                 return name
+    if plain:
+        return "pointwise"
     return "patches" if operation == "conv_dw" and max(channels) >= _MANY_CHANNELS else "lax"
 
 

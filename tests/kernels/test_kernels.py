@@ -34,9 +34,11 @@ CASES = [
     (8, 9, 3, 1, [(0, 2), (1, 0)]),
     (9, 8, 5, 1, [(2, 2), (2, 2)]),
     (7, 8, 3, 2, [(1, 1), (1, 1)]),
+    (18, 12, 3, 2, [(0, 1), (0, 1)]),
     (8, 7, 5, 2, [(2, 1), (0, 3)]),
     (7, 6, 2, 3, [(0, 1), (0, 0)]),
     (5, 6, 1, 1, [(0, 0), (0, 0)]),
+    (5, 6, 1, 2, [(0, 0), (0, 0)]),
 ]
 # Columns that fill the pieces of a product, leave one vector over, or do not even fill vectors.
 CHANNELS = (16, 48)
@@ -97,14 +99,17 @@ def test_every_kernel_equals_lax(operation: str, channels: tuple[int, int], case
     expected, found = run(*operands(geometry, operation, "float64", channels=channels))
     for kernel, actual in found.items():
         assert relative_error(actual, expected) < 1e-13, kernel
-    assert ("winograd" in tried) == (case[3] == 1 and case[2] > 1)
+    assert ("winograd" in tried) == ((case[2], case[3]) in ((3, 1), (5, 1), (3, 2)))
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=str)
 @pytest.mark.parametrize("kernel", NATIVE)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_shorter_vector_registers_give_the_same(operation: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    geometry = geometry_of(CASES[0])
+def test_shorter_vector_registers_give_the_same(
+    operation: str, kernel: str, case: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    geometry = geometry_of(case)
     arrays = operands(geometry, operation, "float64")
     expected = on_xla(operation, arrays, geometry)
     monkeypatch.setattr(ffi, "machine", lambda: Machine(bits=256, sums=12, vectors=2))
@@ -125,12 +130,14 @@ def test_the_number_of_cores_changes_no_bit(operation: str, kernel: str, monkeyp
 
 
 # Tiles of the first image fill whole blocks: its kernels have no second copy of their code, for the rest, to compile.
-@pytest.mark.parametrize(("window", "batch", "image"), [(3, 8, (44, 12)), (5, 16, (16, 16))])
+@pytest.mark.parametrize(
+    ("window", "stride", "batch", "image"), [(3, 1, 8, (44, 12)), (5, 1, 16, (16, 16)), (3, 2, 12, (32, 16))]
+)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_float32_errors_stay_within_what_is_documented(
-    operation: str, window: int, batch: int, image: tuple[int, int]
+    operation: str, window: int, stride: int, batch: int, image: tuple[int, int]
 ) -> None:
-    geometry = geometry_of((*image, window, 1, [(window // 2,) * 2] * 2))
+    geometry = geometry_of((*image, window, stride, [(window // 2,) * 2] * 2))
     arrays = operands(geometry, operation, "float32", batch=batch, channels=(64, 64))
     with jax.enable_x64(True):
         exact = on_xla(operation, [a.astype("float64") for a in arrays], geometry)
@@ -181,9 +188,10 @@ def test_native_kernels_run_side_by_side() -> None:
 
 
 def test_channels_that_nearly_fill_registers_run_on_native_kernels_and_others_on_xlas() -> None:
-    small, strided, pointwise = (geometry_of(CASES[i]) for i in (0, 4, 7))
+    small, strided, wide, pointwise, skipping = map(geometry_of, (CASES[0], CASES[4], CASES[6], CASES[8], CASES[9]))
     assert cpu_kernels.choose("conv", small, (64, 64)) == "winograd"
-    assert cpu_kernels.choose("conv", strided, (64, 64)) == "direct"
+    assert cpu_kernels.choose("conv", strided, (64, 64)) == "winograd"
+    assert cpu_kernels.choose("conv", wide, (64, 64)) == "direct"
     assert cpu_kernels.choose("conv", small, (3, 64)) == "direct"
     assert cpu_kernels.choose("conv_dx", small, (3, 64)) == "lax"
     assert cpu_kernels.choose("conv", small, (12, 12)) == "winograd"
@@ -192,6 +200,8 @@ def test_channels_that_nearly_fill_registers_run_on_native_kernels_and_others_on
     assert cpu_kernels.choose("conv_dw", small, (64, 7)) == "patches"
     assert cpu_kernels.choose("conv", pointwise, (64, 64)) == "pointwise"
     assert cpu_kernels.choose("conv_dw", pointwise, (64, 64)) == "direct"
+    assert cpu_kernels.choose("conv", skipping, (64, 64)) == "direct"
+    assert cpu_kernels.choose("conv", skipping, (64, 7)) == "pointwise"
 
 
 def test_without_native_kernels_weight_gradients_of_wide_layers_run_on_patches(monkeypatch: pytest.MonkeyPatch) -> None:

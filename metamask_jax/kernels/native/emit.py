@@ -61,7 +61,8 @@ class Emitter:
         function.attributes.alignstack = machine.bits // 8
         self.builder = ir.IRBuilder(function.append_basic_block())
         self.machine = machine
-        self.lanes = machine.bits // (64 if isinstance(element, ir.DoubleType) else 32)
+        self.bytes = 8 if isinstance(element, ir.DoubleType) else 4  # of a number
+        self.lanes = machine.bits // (8 * self.bytes)
         self._module, self._element = function.module, element
         self._vector = ir.VectorType(element, self.lanes)
 
@@ -79,6 +80,22 @@ class Emitter:
     def divided(self, index: ir.Value, by: int) -> tuple[ir.Value, ir.Value]:
         """Quotient and remainder."""
         return self.builder.udiv(index, value(by)), self.builder.urem(index, value(by))
+
+    def place(self, table: ir.Value, index: int) -> ir.Value:
+        """The address of an entry of a table of places."""
+        return self.builder.gep(table, [value(index)], inbounds=True, source_etype=INT)
+
+    def entry(self, table: ir.Value, index: int) -> ir.Value:
+        """An entry of a table of places."""
+        return self.builder.load(self.place(table, index), typ=INT, align=4)
+
+    def offset(self, pointer: ir.Value, place: ir.Value) -> ir.Value:
+        """The address that is so many bytes further on."""
+        return self.builder.gep(pointer, [place], source_etype=ir.IntType(8))
+
+    def distance(self, start: ir.Value, end: ir.Value) -> ir.Value:
+        """From one address to another, in bytes."""
+        return self.builder.sub(self.builder.ptrtoint(end, INT), self.builder.ptrtoint(start, INT))
 
     def load(self, pointer: ir.Value) -> ir.Value:
         """A vector of the numbers that follow each other from an address on."""
@@ -246,21 +263,22 @@ class Emitter:
         self.call(f"{product}, {size}, {c_row}", write, [a, b, c])
 
     def call(
-        self, name: str, write: Callable[["Emitter", Sequence[ir.Value]], None], pointers: Sequence[ir.Value]
+        self, name: str, write: Callable[["Emitter", Sequence[ir.Value]], None], arguments: Sequence[ir.Value]
     ) -> None:
-        """Calls a function on addresses, which `write` writes where no other call of that name has.
+        """Calls a function, which `write` writes, given its arguments, where no other call of that name has.
 
         One copy of what a kernel does in many places, instead of one per place, takes a fraction of the time to
         compile.
         """
         if name not in self._module.globals:
-            function = ir.Function(self._module, ir.FunctionType(ir.VoidType(), [POINTER] * len(pointers)), name)
+            types = [argument.type for argument in arguments]
+            function = ir.Function(self._module, ir.FunctionType(ir.VoidType(), types), name)
             function.linkage = "internal"
             function.attributes.add("noinline")
             emit = Emitter(function, self.machine, self._element)
             write(emit, function.args)
             emit.builder.ret_void()
-        self.builder.call(self._module.globals[name], pointers)
+        self.builder.call(self._module.globals[name], arguments)
 
     def everywhere(self, pointer: ir.Value) -> ir.Value:
         """A vector whose entries are all the number at an address."""

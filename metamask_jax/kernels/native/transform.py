@@ -1,35 +1,79 @@
 """Products of constant matrices with grids of vectors, in few operations and few registers."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from llvmlite import ir
 
 from metamask_jax.kernels.native.emit import Emitter, Vectors
 from metamask_jax.kernels.native.points import Matrix, transposed
 
-# Address of the first vector of a grid, and the distances to the next one downwards and across.
-Square = tuple[ir.Value, int, int]
+
+class Square(NamedTuple):
+    """A grid of vectors at equal distances.
+
+    Attributes:
+      pointer: address of the first one.
+      down: distance to the next one downwards, in numbers.
+      across: distance to the next one across.
+    """
+
+    pointer: ir.Value
+    down: int
+    across: int
 
 
-def transform(emit: Emitter, matrix: Matrix, source: Square, target: Square) -> None:
+class Scattered(NamedTuple):
+    """A grid of vectors that lie anywhere, such as the pixels of a tile that reaches beyond an image.
+
+    Attributes:
+      pointer: address that places are counted from.
+      table: address of the places, in bytes, row by row (`tiles`).
+    """
+
+    pointer: ir.Value
+    table: ir.Value
+
+
+Grid = Square | Scattered
+
+
+def transform(emit: Emitter, matrix: Matrix, source: Grid, target: Grid) -> None:
     """Stores `matrix @ grid @ matrix.T`, in an order that keeps few vectors in registers at a time."""
+    rows, columns = len(matrix), len(matrix[0])
 
-    def write(emit: Emitter, pointers: Sequence[ir.Value]) -> None:
-        here, there = (pointers[0], *source[1:]), (pointers[1], *target[1:])
+    def write(emit: Emitter, arguments: Sequence[ir.Value]) -> None:
+        here, there = _moved(source, arguments), _moved(target, arguments[_count(source) :])
         half = []
-        for j in range(len(matrix[0])):
-            column = [emit.load(_at(emit, here, i, j)) for i in range(len(matrix[0]))]
+        for j in range(columns):
+            column = [emit.load(_at(emit, here, i, j, columns)) for i in range(columns)]
             half.append(_times(emit, matrix, column))
         for i, line in enumerate(zip(*half, strict=True)):
             for j, vector in enumerate(_times(emit, matrix, line)):
-                emit.store(vector, _at(emit, there, i, j))
+                emit.store(vector, _at(emit, there, i, j, rows))
 
-    emit.call(f"transform {matrix}, {source[1:]}, {target[1:]}", write, [source[0], target[0]])
+    pointers = [*source[: _count(source)], *target[: _count(target)]]
+    emit.call(f"transform {matrix}, {_kind(source)}, {_kind(target)}", write, pointers)
 
 
-def _at(emit: Emitter, square: Square, i: int, j: int) -> ir.Value:
-    pointer, down, across = square
-    return emit.at(pointer, i * down + j * across)
+def _count(grid: Grid) -> int:
+    """How many addresses describe a grid; all else is constant."""
+    return 2 if isinstance(grid, Scattered) else 1
+
+
+def _moved(grid: Grid, arguments: Sequence[ir.Value]) -> Grid:
+    """The same grid by the addresses that a function is given."""
+    return Scattered(*arguments[:2]) if isinstance(grid, Scattered) else grid._replace(pointer=arguments[0])
+
+
+def _kind(grid: Grid) -> str:
+    return "scattered" if isinstance(grid, Scattered) else str(grid[1:])
+
+
+def _at(emit: Emitter, grid: Grid, i: int, j: int, columns: int) -> ir.Value:
+    if isinstance(grid, Square):
+        return emit.at(grid.pointer, i * grid.down + j * grid.across)
+    return emit.offset(grid.pointer, emit.entry(grid.table, i * columns + j))
 
 
 def _times(emit: Emitter, matrix: Matrix, vectors: Vectors) -> Vectors:

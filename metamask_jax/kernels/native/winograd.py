@@ -1,4 +1,4 @@
-"""Convolutions of stride 1 by fewer multiplications (Winograd 1980; Lavin and Gray 2015).
+"""Convolutions by fewer multiplications (Winograd 1980; Lavin and Gray 2015).
 
 A tile of `m` outputs of a one-dimensional filter with `r` taps is a product of polynomials read backwards, and takes
 `m + r - 1` multiplications, one per point at which they are evaluated, where the sum itself takes `m * r`:
@@ -8,9 +8,13 @@ A tile of `m` outputs of a one-dimensional filter with `r` taps is a product of 
 With images and channels, every point is one matrix product. The weight gradient is the exact transpose of the same
 formula, so the three operations share their three matrices. Tiles are of 4x4 outputs: 3x3 kernels then take 4 times
 fewer multiplications in all of them, 5x5 kernels 6.25 times. A sum of convolutions is summed before the last transform.
+
+A kernel of three taps that moves by two pixels is the sum of two that move by one: the outer taps meet every other
+pixel, the middle one those in between. Their matrices side by side have 9 points for 4 outputs, so that 3x3 kernels
+take 1.8 times fewer multiplications. Its input gradient is of the same kind: tiles of 8x8 pixels from 5x5.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -21,116 +25,155 @@ from llvmlite import ir
 from metamask_jax.kernels.geometry import Geometry
 from metamask_jax.kernels.native.emit import VECTOR, Emitter, Index, Product, value
 from metamask_jax.kernels.native.ffi import Body, call, parts, shares
-from metamask_jax.kernels.native.points import POINTS, Matrix, matrices_of, transposed
-from metamask_jax.kernels.native.transform import transform
+from metamask_jax.kernels.native.points import (
+    POINTS,
+    STRIDED_TAPS,
+    Matrices,
+    Matrix,
+    matrices_of,
+    strided_matrices,
+    transposed,
+    transposed_strided_matrices,
+)
+from metamask_jax.kernels.native.tiles import Images, apart, for_tiles, gather
+from metamask_jax.kernels.native.transform import Grid, Square, transform
 
-_BLOCK = 66  # tiles whose transforms are multiplied at once: whole pieces of a product on every machine
+# Tiles whose transforms are multiplied at once: whole pieces of a product on every machine. Few, so that they stay in a
+# core's own cache; more where the kernel at all points stays in none, and is read from memory for every block.
+_BLOCK, _LONG_BLOCK = 24, 66
+_LARGE = 2**23  # numbers
 
 
-class _Tiles(NamedTuple):
-    """How the output is cut into tiles.
+class _Plan(NamedTuple):
+    """How a convolution is cut into tiles.
 
     Attributes:
-      size: height and width of a tile.
-      down: tiles from top to bottom.
-      across: tiles from left to right.
+      matrices: of both axes.
+      first: row and column of the pixel at which the first tile of an image begins; in the padding if negative.
+      image: height and width of the input.
+      output: height and width of the output.
     """
 
-    size: int
-    down: int
-    across: int
+    matrices: Matrices
+    first: tuple[int, int]
+    image: tuple[int, int]
+    output: tuple[int, int]
 
     @property
-    def covered(self) -> tuple[int, int]:
-        """Height and width of all tiles together."""
-        return self.down * self.size, self.across * self.size
+    def tiles(self) -> tuple[int, int]:
+        """How many there are from top to bottom and from left to right."""
+        down, across = (-(-size // len(self.matrices.output)) for size in self.output)
+        return down, across
 
 
 def suits(geometry: Geometry) -> bool:
-    """Whether the window is square, has known points, moves by single pixels and never lies in the padding alone."""
-    rows, columns = geometry.window
-    return rows == columns and rows in POINTS and geometry.strides == (1, 1) and max(map(max, geometry.padding)) < rows
+    """Whether there are matrices for the window and its stride, and it never lies in the padding alone."""
+    (rows, columns), lows = geometry.window, [low for low, _ in geometry.padding]
+    if rows != columns or max(map(max, geometry.padding)) >= rows:
+        return False
+    if geometry.strides == (2, 2):
+        return rows == STRIDED_TAPS and lows[0] == lows[1] < 2
+    return rows in POINTS and rows > 2 and geometry.strides == (1, 1)
 
 
 def conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
     """Convolves `x` `[n, h, w, in]` with `w` `[r, r, in, out]` into `[n, oh, ow, out]`."""
-    return _conv_sum([(x, w)], geometry)
+    return _conv_sum([(x, w)], _forward(geometry))
 
 
 def conv_tangent(x: jax.Array, w: jax.Array, dx: jax.Array, dw: jax.Array, geometry: Geometry) -> jax.Array:
     """`conv(dx, w) + conv(x, dw)`."""
-    return _conv_sum([(dx, w), (x, dw)], geometry)
-
-
-def _conv_sum(pairs: Sequence[tuple[jax.Array, jax.Array]], geometry: Geometry) -> jax.Array:
-    """The sum of the convolutions of pairs `(x, w)`, all of the same shapes."""
-    tiles, (channels, out) = _tiles(geometry), pairs[0][1].shape[2:]
-    operands = [array for x, w in pairs for array in (_padded(x, geometry), _transformed(w))]
-    image, points = operands[0].shape, len(operands[1])
-    count = parts(image[0])
-    block = min(_BLOCK, image[0] // count * tiles.down * tiles.across)
-    shapes = (image[0], *tiles.covered, out), (count * points * (_apart(block * channels) + _apart(block * out)),)
-    settings = image, out, geometry.window[0], tiles, block, len(pairs), count
-    y, _ = call(_conv, settings, operands, *shapes, parts=count)
-    return y[:, : geometry.output[0], : geometry.output[1]]
+    return _conv_sum([(dx, w), (x, dw)], _forward(geometry))
 
 
 def conv_dx(dy: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
-    """Input gradient: the convolution of `dy` `[n, oh, ow, out]` with the kernel turned round."""
-    return conv(dy, jnp.swapaxes(w[::-1, ::-1], 2, 3), geometry.mirrored)
+    """Input gradient: a convolution of `dy` `[n, oh, ow, out]` with the kernel turned round."""
+    return _conv_sum([(dy, jnp.swapaxes(w[::-1, ::-1], 2, 3))], _backward(geometry))
 
 
 def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
     """Weight gradient `[r, r, in, out]` from `x` `[n, h, w, in]` and `dy` `[n, oh, ow, out]`."""
-    tiles = _tiles(geometry)
-    # The input gradient pads `dy` in the same way, so that XLA computes it once for both.
-    x, dy = _padded(x, geometry), _padded(dy, geometry.mirrored, at_least=tiles.covered)
-    channels, out = x.shape[3], dy.shape[3]
+    plan, channels, out = _forward(geometry), x.shape[3], dy.shape[3]
+    matrices = plan.matrices
     # Kernels of many channels are cut by input channels, so that no sum is cut; each part then transforms all of `dy`.
     rounds = shares(len(x), channels * out)
     count = parts(channels // VECTOR) if rounds == 1 else 1
-    image = len(x) // rounds, *x.shape[1:]
-    block = min(_BLOCK, image[0] * tiles.down * tiles.across)
-    arrays = channels // count * out, block * channels // count, block * out
-    scratch = rounds * count * matrices_of(geometry.window[0]).side ** 2 * sum(map(_apart, arrays))
-    corner = geometry.mirrored.padding[0][0], geometry.mirrored.padding[1][0]
-    settings = image, dy.shape[1:], corner, geometry.window[0], tiles, block, count
+    batch = len(x) // rounds
+    block = _block(matrices, channels * out, batch * prod(plan.tiles))
+    scratch = rounds * count * sum(_dw_sizes(matrices, block, channels // count, out))
     shapes = (rounds, *geometry.window, channels, out), (scratch,)
+    settings = plan, batch, channels, out, block, count
     return call(_conv_dw, settings, (x, dy), *shapes, parts=rounds * count)[0].sum(axis=0)
 
 
-def _tiles(geometry: Geometry) -> _Tiles:
-    """The tiles that cover the output."""
-    size = len(matrices_of(geometry.window[0]).output)
-    height, width = geometry.output
-    return _Tiles(size, -(-height // size), -(-width // size))
+def _forward(geometry: Geometry) -> _Plan:
+    first = -geometry.padding[0][0], -geometry.padding[1][0]
+    matrices = strided_matrices() if geometry.strides == (2, 2) else matrices_of(geometry.window[0])
+    return _Plan(matrices, first, geometry.image, geometry.output)
 
 
-def _padded(x: jax.Array, geometry: Geometry, at_least: tuple[int, int] = (0, 0)) -> jax.Array:
-    """Pads images to all pixels that the tiles reach, and to `at_least` pixels after the padding at the start."""
-    reached = (covered + window - 1 for covered, window in zip(_tiles(geometry).covered, geometry.window, strict=True))
-    sizes = zip(geometry.image, geometry.padding, reached, at_least, strict=True)
-    pads = [(low, max(reached - low, least) - size) for size, (low, _), reached, least in sizes]
-    return jnp.pad(x, ((0, 0), *pads, (0, 0)))
+def _backward(geometry: Geometry) -> _Plan:
+    if geometry.strides != (2, 2):
+        return _forward(geometry.mirrored)
+    low = geometry.padding[0][0]
+    return _Plan(transposed_strided_matrices(low), (low - 1, low - 1), geometry.output, geometry.image)
 
 
-def _transformed(w: jax.Array) -> jax.Array:
+def _conv_sum(pairs: Sequence[tuple[jax.Array, jax.Array]], plan: _Plan) -> jax.Array:
+    """The sum of the convolutions of pairs `(x, w)`, all of the same shapes."""
+    batch, (channels, out) = len(pairs[0][0]), pairs[0][1].shape[2:]
+    operands = [array for x, w in pairs for array in (x, _transformed(w, plan.matrices.kernel))]
+    count = parts(batch)
+    block = _block(plan.matrices, channels * out, batch // count * prod(plan.tiles))
+    shapes = (batch, *plan.output, out), (count * sum(_sizes(plan.matrices, block, channels, out)),)
+    settings = plan, batch, channels, out, block, len(pairs), count
+    return call(_conv, settings, operands, *shapes, parts=count)[0]
+
+
+def _transformed(w: jax.Array, matrix: Matrix) -> jax.Array:
     """The transformed kernel, the right side of a product at every point; computed once for all passes that need it."""
-    (channels, out), points = w.shape[2:], matrices_of(len(w)).side ** 2
+    channels, out = w.shape[2:]
     count = parts(channels // VECTOR)
-    (kernel,) = call(_kernel, (w.shape, count), (w,), (points, _apart(channels * out)), parts=count)
-    return kernel
+    shape = len(matrix) ** 2, apart(channels * out)
+    return call(_kernel, (matrix, channels, out, count), (w,), shape, parts=count)[0]
 
 
-def _apart(numbers: int) -> int:
-    """Distance from one point to the next: with powers of two, a cache would hold few points of a tile at once."""
-    return numbers + VECTOR
+def _block(matrices: Matrices, kernel: int, tiles: int) -> int:
+    """How many of all tiles to multiply at once with kernels of so many numbers at each point."""
+    return min(_LONG_BLOCK if len(matrices.kernel) ** 2 * kernel > _LARGE else _BLOCK, tiles)
 
 
-def _kernel(shape: Sequence[int], count: int) -> Body:
+def _sizes(matrices: Matrices, block: int, channels: int, out: int) -> list[int]:
+    """Numbers in each array that a part of a convolution needs: inputs and outputs at all points, and for borders."""
+    return [
+        *(matrices.side**2 * apart(block * count) for count in (channels, out)),
+        *_border_sizes(channels, out, matrices),
+    ]
+
+
+def _dw_sizes(matrices: Matrices, block: int, channels: int, out: int) -> list[int]:
+    """The same of a weight gradient: inputs, gradients and products, and for borders."""
+    inputs, gradients, *border = _sizes(matrices, block, channels, out)
+    return [inputs, gradients, len(matrices.kernel) ** 2 * apart(channels * out), *border]
+
+
+def _border_sizes(channels: int, out: int, matrices: Matrices) -> list[int]:
+    """Zeros, room for what is not needed, and a table of places (of 64 bits) of a tile's pixels."""
+    largest = max(len(matrices.input[0]), len(matrices.output))
+    return [channels, out, -(-2 * largest**2 // VECTOR) * VECTOR]
+
+
+def _arrays(emit: Emitter, scratch: ir.Value, part: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:
+    """Addresses of a part's own arrays, one after the other."""
+    found = [emit.at(scratch, emit.scaled(part, sum(sizes)))]
+    for size in sizes[:-1]:
+        found.append(emit.at(found[-1], size))
+    return found
+
+
+def _kernel(matrix: Matrix, channels: int, out: int, count: int) -> Body:
     """The transformed kernel, packed at every point; each part has some of the input channels."""
-    taps, _, channels, out = shape
-    matrices, point = matrices_of(taps), _apart(channels * out)
+    (side, taps), point = (len(matrix), len(matrix[0])), apart(channels * out)
 
     def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
         w, kernel = buffers
@@ -141,8 +184,8 @@ def _kernel(shape: Sequence[int], count: int) -> Body:
                 c = emit.builder.add(c, before)
                 here = emit.at(w, emit.scaled(c, out), start)
                 for v, there in enumerate(emit.packed(kernel, channels, start, vectors, c)):
-                    source = emit.at(here, v * emit.lanes), taps * channels * out, channels * out
-                    transform(emit, matrices.kernel, source, (there, matrices.side * point, point))
+                    source = Square(emit.at(here, v * emit.lanes), taps * channels * out, channels * out)
+                    transform(emit, matrix, source, Square(there, side * point, point))
 
             emit.repeat(channels // count, channel)
 
@@ -151,155 +194,106 @@ def _kernel(shape: Sequence[int], count: int) -> Body:
     return body
 
 
-def _conv(image: Sequence[int], out: int, taps: int, tiles: _Tiles, block: int, pairs: int, count: int) -> Body:
+def _conv(plan: _Plan, batch: int, channels: int, out: int, block: int, pairs: int, count: int) -> Body:
     """Each part convolves some of the images, and sums over the pairs."""
-    channels = image[3]
-    matrices = matrices_of(taps)
-    side = matrices.side
-    batch = image[0] // count
-    output = *tiles.covered, out
-    sizes = [_apart(size) for size in (block * channels, channels * out, block * out)]
+    matrices, share = plan.matrices, batch // count
+    side, tile = matrices.side, len(matrices.output)
+    image, output = (*plan.image, channels), (*plan.output, out)
+    points = [apart(size) for size in (block * channels, channels * out, block * out)]
+    sizes = _sizes(matrices, block, channels, out)
 
     def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
-        *operands, y, inputs = buffers
-        images = [emit.at(x, emit.scaled(part, batch * prod(image[1:]))) for x in operands[::2]]
-        y = emit.at(y, emit.scaled(part, batch * prod(output)))
-        inputs = emit.at(inputs, emit.scaled(part, side**2 * (sizes[0] + sizes[2])))
-        outputs = emit.at(inputs, side**2 * sizes[0])
+        *operands, y, scratch = buffers
+        inputs, outputs, zeros, spare, table = _arrays(emit, scratch, part, sizes)
+        emit.zero(channels, zeros)
+        pictures = [emit.at(x, emit.scaled(part, share * prod(image))) for x in operands[::2]]
+        y = emit.at(y, emit.scaled(part, share * prod(output)))
+        results = Images(y, output, (0, 0), tile, spare)
 
         def some(first: Index, length: int) -> None:
             def multiply(weights: ir.Value, *, accumulate: bool) -> None:
                 product = Product(a_row=channels, c_row=None, sums=((channels, 1),), accumulate=accumulate)
 
                 def point(p: ir.Value) -> None:
-                    arrays = zip((inputs, weights, outputs), sizes, strict=True)
-                    places = (emit.at(array, emit.scaled(p, size)) for array, size in arrays)
-                    emit.product(product, length, out, *places)
+                    places = zip((inputs, weights, outputs), (p, _row(emit, matrices, p), p), points, strict=True)
+                    emit.product(product, length, out, *(emit.at(a, emit.scaled(i, size)) for a, i, size in places))
 
                 emit.repeat(side**2, point)
 
-            def scatter(t: ir.Value) -> None:
-                there = _corner(emit, y, output, tiles.size, _place(emit, first, t, tiles))
-
+            def scatter(t: ir.Value, grid: Callable[[Index], Grid]) -> None:
                 def piece(start: Index, vectors: int) -> None:
                     for v, here in enumerate(emit.packed(outputs, length, start, vectors, t)):
-                        target = emit.at(there, start, v * emit.lanes), output[1] * out, out
-                        transform(emit, matrices.output, (here, side * sizes[2], sizes[2]), target)
+                        target = grid(emit.builder.add(value(start), value(v * emit.lanes)))
+                        transform(emit, matrices.output, Square(here, side * points[2], points[2]), target)
 
                 emit.columns(out, piece)
 
-            for i, (x, weights) in enumerate(zip(images, operands[1::2], strict=True)):
-                _gather(emit, (x, image[1:]), (first, length), tiles, matrices.input, (inputs, block, channels))
+            for i, (x, weights) in enumerate(zip(pictures, operands[1::2], strict=True)):
+                source = Images(x, image, plan.first, matrices.step, zeros)
+                gather(emit, source, (first, length), plan.tiles, matrices.input, (inputs, block), table)
                 multiply(weights, accumulate=i > 0)
-            emit.repeat(length, scatter)
+            for_tiles(emit, results, (first, length), plan.tiles, tile, table, scatter)
 
-        emit.pieces(batch * tiles.down * tiles.across, block, some)
+        emit.pieces(share * prod(plan.tiles), block, some)
 
     return body
 
 
-def _conv_dw(
-    image: Sequence[int],
-    output: Sequence[int],
-    corner: tuple[int, int],
-    taps: int,
-    tiles: _Tiles,
-    block: int,
-    count: int,
-) -> Body:
-    """Each part has a share of the images and some of the input channels. Gradients begin at the corner of `output`."""
-    matrices = matrices_of(taps)
-    side, back = matrices.side, transposed(matrices.output)
-    channels, out = image[3] // count, output[2]
+def _conv_dw(plan: _Plan, batch: int, channels: int, out: int, block: int, count: int) -> Body:
+    """Each part has a share of the images and some of the input channels."""
+    matrices, own = plan.matrices, channels // count
+    side, rows, taps = matrices.side, len(matrices.kernel), len(matrices.kernel[0])
+    image, output = (*plan.image, channels), (*plan.output, out)
+    points = [apart(size) for size in (block * own, block * out, own * out)]
+    sizes = _dw_sizes(matrices, block, own, out)
 
     def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
-        x, dy, dw, products = buffers
-        sizes = [_apart(size) for size in (block * channels, block * out, channels * out)]
+        x, dy, dw, scratch = buffers
+        inputs, gradients, products, zeros, _, table = _arrays(emit, scratch, part, sizes)
         share, place = emit.divided(part, count)
-        x = emit.at(x, emit.scaled(share, prod(image)), emit.scaled(place, channels))
-        dy = emit.at(dy, emit.scaled(share, image[0] * prod(output)), (corner[0] * output[1] + corner[1]) * out)
-        dw = emit.at(dw, emit.scaled(share, taps**2 * image[3] * out), emit.scaled(place, channels * out))
-        products = emit.at(products, emit.scaled(part, side**2 * sum(sizes)))
-        inputs = emit.at(products, side**2 * sizes[2])
-        outputs = emit.at(inputs, side**2 * sizes[0])
-        emit.zero(side**2 * sizes[2], products)
+        x = emit.at(x, emit.scaled(share, batch * prod(image)), emit.scaled(place, own))
+        dy = emit.at(dy, emit.scaled(share, batch * prod(output)))
+        dw = emit.at(dw, emit.scaled(share, taps**2 * channels * out), emit.scaled(place, own * out))
+        emit.zero(rows**2 * points[2], products)
+        emit.zero(own + out, zeros)  # and what is spare elsewhere: gradients may have more channels
+        pictures = Images(x, image, plan.first, matrices.step, zeros)
+        slopes = Images(dy, output, (0, 0), len(matrices.output), zeros)
 
         def some(first: Index, length: int) -> None:
-            product = Product(a_row=1, c_row=None, sums=((length, channels),), accumulate=True)
+            product = Product(a_row=1, c_row=None, sums=((length, own),), accumulate=True)
 
             def multiply(p: ir.Value) -> None:
-                arrays = zip((inputs, outputs, products), sizes, strict=True)
-                emit.product(product, channels, out, *(emit.at(array, emit.scaled(p, size)) for array, size in arrays))
+                places = zip((inputs, gradients, products), (p, p, _row(emit, matrices, p)), points, strict=True)
+                emit.product(product, own, out, *(emit.at(a, emit.scaled(i, size)) for a, i, size in places))
 
-            _gather(emit, (x, image[1:]), (first, length), tiles, matrices.input, (inputs, block, channels))
-            _gather(emit, (dy, output), (first, length), tiles, back, (outputs, block, out), packed=True)
+            back = transposed(matrices.output)
+            tiles = (first, length), plan.tiles
+            gather(emit, pictures, *tiles, matrices.input, (inputs, block), table, channels=own)
+            gather(emit, slopes, *tiles, back, (gradients, block), table, packed=True)
             emit.repeat(side**2, multiply)
 
         def finish(start: Index, vectors: int) -> None:
             def channel(c: ir.Value) -> None:
                 there = emit.at(dw, emit.scaled(c, out), start)
-                for v, here in enumerate(emit.packed(products, channels, start, vectors, c)):
-                    tap = count * channels * out
-                    target = emit.at(there, v * emit.lanes), taps * tap, tap
-                    transform(emit, transposed(matrices.kernel), (here, side * sizes[2], sizes[2]), target)
+                for v, here in enumerate(emit.packed(products, own, start, vectors, c)):
+                    target = Square(emit.at(there, v * emit.lanes), taps * channels * out, channels * out)
+                    source = Square(here, rows * points[2], points[2])
+                    transform(emit, transposed(matrices.kernel), source, target)
 
-            emit.repeat(channels, channel)
+            emit.repeat(own, channel)
 
-        emit.pieces(image[0] * tiles.down * tiles.across, block, some)
+        emit.pieces(batch * prod(plan.tiles), block, some)
         emit.columns(out, finish)
 
     return body
 
 
-def _gather(
-    emit: Emitter,
-    source: tuple[ir.Value, Sequence[int]],
-    some: tuple[Index, int],
-    tiles: _Tiles,
-    matrix: Matrix,
-    target: tuple[ir.Value, int, int],
-    *,
-    packed: bool = False,
-) -> None:
-    """Transforms tiles of images.
-
-    Args:
-      emit: where to write the code.
-      source: images, and the height, width and channels of each.
-      some: the first tile, and how many to transform.
-      tiles: how an image is cut.
-      matrix: the transform along one axis.
-      target: an array `[points, tiles, channels]` with spare room (`_apart`), and its numbers of tiles and channels.
-      packed: whether each point's part is laid out as the right side of a product.
-    """
-    images, shape = source
-    transformed, room, channels = target
-    point = _apart(room * channels)
-
-    def tile(t: ir.Value) -> None:
-        here = _corner(emit, images, shape, tiles.size, _place(emit, some[0], t, tiles))
-
-        def piece(start: Index, vectors: int) -> None:
-            row = emit.at(transformed, emit.scaled(t, channels), start)
-            plain = [emit.at(row, v * emit.lanes) for v in range(vectors)]
-            places = emit.packed(transformed, some[1], start, vectors, t) if packed else plain
-            for v, there in enumerate(places):
-                pixels = emit.at(here, start, v * emit.lanes), shape[1] * shape[2], shape[2]
-                transform(emit, matrix, pixels, (there, len(matrix) * point, point))
-
-        emit.columns(channels, piece)
-
-    emit.repeat(some[1], tile)
-
-
-def _place(emit: Emitter, first: Index, t: ir.Value, tiles: _Tiles) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Image, row and column of the tile that comes `t` after the first one."""
-    rest, column = emit.divided(emit.builder.add(value(first), t), tiles.across)
-    return *emit.divided(rest, tiles.down), column
-
-
-def _corner(emit: Emitter, images: ir.Value, image: Sequence[int], tile: int, place: Sequence[ir.Value]) -> ir.Value:
-    """Address of the first pixel of a tile."""
-    _, width, channels = image
-    strides = prod(image), tile * width * channels, tile * channels
-    return emit.at(images, *(emit.scaled(i, stride) for i, stride in zip(place, strides, strict=True)))
+def _row(emit: Emitter, matrices: Matrices, p: ir.Value) -> ir.Value:
+    """The place of a point's kernel among all kernels; the last one of an axis is that of all further points."""
+    last = value(len(matrices.kernel) - 1)
+    if len(matrices.kernel) == matrices.side:
+        return p
+    down, across = (
+        emit.builder.select(emit.builder.icmp_unsigned("<", i, last), i, last) for i in emit.divided(p, matrices.side)
+    )
+    return emit.builder.add(emit.builder.mul(down, value(len(matrices.kernel))), across)
