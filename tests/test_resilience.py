@@ -1,5 +1,6 @@
 """Real processes: killed at random moments, joined over loopback, started with bad input."""
 
+import os
 import random
 import re
 import shutil
@@ -12,7 +13,8 @@ import pytest
 
 from metamask_jax.cli.pretrain import main as pretrain_command
 from metamask_jax.training import processes
-from tests.runs import ended, free_port, lines, run, start, start_pair, write_config
+from metamask_jax.version import __version__
+from tests.runs import ROOT, ended, free_port, lines, run, start, start_pair, write_config
 from tests.test_pretrain import final_state, trajectory
 from tests.tiny import tiny_config
 
@@ -228,6 +230,28 @@ def test_processes_that_disagree_all_say_so(shared, tmp_path, first, second, mes
     started = start_pair(shared, tmp_path / "run", first, second)
     for process in started:
         _, errors = process.communicate(timeout=120)
+        assert_refused(process.returncode, errors, message, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_processes_of_different_versions_all_say_so(shared, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(ROOT / "metamask_jax", other / "metamask_jax", ignore=shutil.ignore_patterns("__pycache__"))
+    (other / "metamask_jax" / "version.py").write_text('__version__ = "0.0.1"\n')
+    coordinator, program = f"--coordinator=127.0.0.1:{free_port()}", ("-m", "metamask_jax.cli.pretrain")
+    started = [
+        start(
+            shared,
+            tmp_path / "run",
+            *(coordinator, "--processes=2", f"--process={i}"),
+            program=program,
+            environment={"PYTHONPATH": os.pathsep.join(map(str, (*folders, ROOT)))},
+        )
+        for i, folders in enumerate(((), (other,)))
+    ]
+    for process in started:
+        _, errors = process.communicate(timeout=120)
+        message = f"metamask_jax is '{__version__}' on process 0 and '0.0.1' on process 1"
         assert_refused(process.returncode, errors, message, tmp_path / "run")
 
 
