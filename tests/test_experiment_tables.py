@@ -16,6 +16,7 @@ from metamask_jax.experiments.output import comma_separated, comparison, markdow
 from metamask_jax.experiments.page import refreshed, tables_in
 from metamask_jax.experiments.statistics import (
     Difference,
+    adjusted_p,
     detectable,
     difference_text,
     holm,
@@ -83,6 +84,34 @@ def test_adjusted_p_values_are_holms_and_the_detectable_difference_is_found_as_o
     samples = random.normal(loc=detectable(2.0, 8), scale=2.0, size=(1000, 8))
     shares = [paired_difference(dict(enumerate(row)), dict.fromkeys(range(8), 0.0)).p < 0.05 for row in samples]
     assert np.mean(shares) == pytest.approx(0.8, abs=0.04)
+
+
+def test_a_comparison_of_a_single_seed_does_not_worsen_the_others():
+    """It has no p-value, so it is no member of Holm's family."""
+    tested = {"a": Difference(0.02, 0.01, 3, p=0.01), "b": Difference(0.01, 0.02, 3, p=0.04)}
+    single = {"c": paired_difference({0: 0.5}, {0: 0.4}), "d": paired_difference({}, {0: 0.4})}
+    assert adjusted_p(tested | single) == adjusted_p(tested) == pytest.approx({"a": 0.02, "b": 0.04})
+    assert adjusted_p(single) == {}
+
+    def long_runs(more):
+        masked = {"SimCLR + Barlow Twins": (0.6, 0.61, 0.62), "SimCLR": (0.61, 0.615, 0.64)} | more
+        return Results(
+            [
+                Result({"run": run}, seed, {"knn.masked": value, "curve.epoch": [1.0], "curve.accuracy": [value]})
+                for run, values in masked.items()
+                for seed, value in enumerate(values)
+            ]
+        )
+
+    alone, beside = (
+        {row[0]: row for row in EXPERIMENTS["D"].report(long_runs(more)).tables[0].rows}
+        for more in ({}, {"Barlow Twins": (0.5,)})
+    )
+    assert beside["SimCLR"] == alone["SimCLR"]
+    assert (
+        beside["SimCLR"][6] == f"{paired_difference({0: 0.01, 1: 0.005, 2: 0.02}, dict.fromkeys(range(3), 0.0)).p:.3f}"
+    )
+    assert beside["Barlow Twins"][5:7] == ("-10.00", "")
 
 
 def test_the_table_of_judges_compares_masked_features_with_none_and_adjusts_for_their_number():
