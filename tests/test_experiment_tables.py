@@ -144,7 +144,7 @@ def test_the_page_of_results_shows_the_tables_as_they_are(tmp_path, capsys):
     text = page.read_text()
     assert refreshed(text, results) == text, "run `python -m metamask_jax.cli.experiments page docs/results.md`"
     shown = set(tables_in(text))
-    assert shown == {str(path.relative_to(results)) for path in results.glob("*/table*.csv")}
+    assert shown == {str(path.relative_to(results)) for path in results.glob("*/*/table*.csv")}
 
     shutil.copytree(results, tmp_path / "results", ignore=shutil.ignore_patterns("*.png", "cells"))
     (tmp_path / "results.md").write_text(re.sub(r"\d\d\.\d\d", "12.34", text))
@@ -152,9 +152,9 @@ def test_the_page_of_results_shows_the_tables_as_they_are(tmp_path, capsys):
     assert "is up to date now" in capsys.readouterr().out
     blocks = re.compile(r"<!-- table .*?<!-- end -->", re.DOTALL)
     assert blocks.findall((tmp_path / "results.md").read_text()) == blocks.findall(text)
-    (tmp_path / "results" / "T1" / "table.csv").unlink()
+    (tmp_path / "results" / "cpu" / "T1" / "table.csv").unlink()
     assert main(["page", str(tmp_path / "results.md")]) == 2
-    assert "T1/table.csv is not in" in capsys.readouterr().err
+    assert "cpu/T1/table.csv is not in" in capsys.readouterr().err
 
 
 def test_long_runs_are_compared_under_their_masks_and_show_their_curves():
@@ -181,7 +181,8 @@ def test_long_runs_are_compared_under_their_masks_and_show_their_curves():
 @pytest.mark.parametrize(("name", "scale", "seeds"), [("J", "cpu", 8), ("F6", "cpu", 3), ("D", "day", 3)])
 def test_tables_of_kept_cells_are_those_that_the_cells_give(name, scale, seeds, tmp_path):
     """Tables of long grids are made again from what is kept of every cell."""
-    kept, shown = ROOT / "docs" / "results" / "cells" / scale, ROOT / "docs" / "results" / name
+    results = ROOT / "docs" / "results"
+    kept, shown = results / "cells" / scale, results / scale / name
     jobs = runner_module.plan(
         EXPERIMENTS[name], scales.SCALES[scale], seeds=range(seeds), out=tmp_path, data_dir="data", keep=kept
     )
