@@ -11,6 +11,7 @@ from metamask_jax.version import __version__
 if TYPE_CHECKING:
     from metamask_jax.core.learner import Learner, metamask
     from metamask_jax.core.longer_trials import neumann, unrolled
+    from metamask_jax.core.lookahead import lookahead_gradient
     from metamask_jax.core.losses import (
         cross_entropy,
         debiased_nt_xent,
@@ -28,13 +29,7 @@ if TYPE_CHECKING:
         swapped_prediction,
     )
     from metamask_jax.core.mask import apply_mask, init_mask, mask_weights
-    from metamask_jax.core.meta import (
-        MetaGradient,
-        lookahead_gradient,
-        meta_gradient,
-        meta_gradient_parts,
-        trial_params,
-    )
+    from metamask_jax.core.meta import MetaGradient, meta_gradient, meta_gradient_parts, trial_params
     from metamask_jax.core.state import MetaMaskState, Pair, Report
     from metamask_jax.errors import CheckpointError, ConfigError, DataError, ExportError, TrainingError
     from metamask_jax.evaluate.evaluation import evaluate_run
@@ -64,8 +59,9 @@ _HOMES = {
         "soft_nearest_neighbor",
         "swapped_prediction",
     ),
+    "core.lookahead": ("lookahead_gradient",),
     "core.mask": ("apply_mask", "init_mask", "mask_weights"),
-    "core.meta": ("MetaGradient", "lookahead_gradient", "meta_gradient", "meta_gradient_parts", "trial_params"),
+    "core.meta": ("MetaGradient", "meta_gradient", "meta_gradient_parts", "trial_params"),
     "core.state": ("MetaMaskState", "Pair", "Report"),
     "errors": ("CheckpointError", "ConfigError", "DataError", "ExportError", "TrainingError"),
     "evaluate.evaluation": ("evaluate_run",),

@@ -11,14 +11,15 @@ import pytest
 
 from metamask_jax import load_encoder
 from metamask_jax.cli import evaluate
-from metamask_jax.export import folders, zoo_names
+from metamask_jax.core.encoder_folders import BOX, encoder_folder
+from metamask_jax.export import zoo_names
 from tests.data.test_real_data import data_dir_with
 
 ROW = re.compile(r"(?m)^\| (\w+) \| (\w+) \| (\d+) \| h(?:, h\*m)? \| (\d+\.\d\d) \| \d\d\.\d\d to \d\d\.\d\d \|")
 
 
 def card_of(name: str) -> str:
-    folder = folders.encoder_folder(f"zoo:{name}")
+    folder = encoder_folder(f"zoo:{name}")
     assert folder is not None
     return (folder / "README.md").read_text()
 
@@ -35,7 +36,7 @@ def test_every_encoder_in_the_box_is_whole_and_small_and_its_card_has_accuracies
     protocols = {protocol for protocol, *_ in ROW.findall(card_of(name))}
     assert {"linear", "knn_k200"} <= protocols
     assert f'load_encoder("zoo:{name}")' in card_of(name)
-    assert sum(file.stat().st_size for file in (folders.BOX / name).iterdir()) < 8e6
+    assert sum(file.stat().st_size for file in (BOX / name).iterdir()) < 8e6
 
 
 def test_the_box_needs_no_network(tmp_path: pathlib.Path) -> None:

@@ -15,7 +15,7 @@ from metamask_jax.core.places import to_place
 from metamask_jax.core.storage import read_json_lines
 from metamask_jax.export.encoder import load_encoder
 from tests.runs import ended, run, start, start_pair, write_config
-from tests.test_pretrain import final_state, trajectory
+from tests.short_runs import final_state, trajectory
 from tests.tiny import tiny_config
 
 STEPS = 12

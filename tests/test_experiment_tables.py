@@ -16,6 +16,7 @@ from metamask_jax.experiments.output import comma_separated, comparison, markdow
 from metamask_jax.experiments.page import refreshed, tables_in
 from metamask_jax.experiments.statistics import (
     Difference,
+    adjusted_p,
     detectable,
     difference_text,
     holm,
@@ -85,6 +86,34 @@ def test_adjusted_p_values_are_holms_and_the_detectable_difference_is_found_as_o
     assert np.mean(shares) == pytest.approx(0.8, abs=0.04)
 
 
+def test_a_comparison_of_a_single_seed_does_not_worsen_the_others():
+    """It has no p-value, so it is no member of Holm's family."""
+    tested = {"a": Difference(0.02, 0.01, 3, p=0.01), "b": Difference(0.01, 0.02, 3, p=0.04)}
+    single = {"c": paired_difference({0: 0.5}, {0: 0.4}), "d": paired_difference({}, {0: 0.4})}
+    assert adjusted_p(tested | single) == adjusted_p(tested) == pytest.approx({"a": 0.02, "b": 0.04})
+    assert adjusted_p(single) == {}
+
+    def long_runs(more):
+        masked = {"SimCLR + Barlow Twins": (0.6, 0.61, 0.62), "SimCLR": (0.61, 0.615, 0.64)} | more
+        return Results(
+            [
+                Result({"run": run}, seed, {"knn.masked": value, "curve.epoch": [1.0], "curve.accuracy": [value]})
+                for run, values in masked.items()
+                for seed, value in enumerate(values)
+            ]
+        )
+
+    alone, beside = (
+        {row[0]: row for row in EXPERIMENTS["D"].report(long_runs(more)).tables[0].rows}
+        for more in ({}, {"Barlow Twins": (0.5,)})
+    )
+    assert beside["SimCLR"] == alone["SimCLR"]
+    assert (
+        beside["SimCLR"][6] == f"{paired_difference({0: 0.01, 1: 0.005, 2: 0.02}, dict.fromkeys(range(3), 0.0)).p:.3f}"
+    )
+    assert beside["Barlow Twins"][5:7] == ("-10.00", "")
+
+
 def test_the_table_of_judges_compares_masked_features_with_none_and_adjusts_for_their_number():
     runs = ("no mask", "the same batch (the paper's)", "labels of 5 %")
     gains = {"no mask": 0.0, "the same batch (the paper's)": -0.01, "labels of 5 %": 0.02}
@@ -115,7 +144,7 @@ def test_the_page_of_results_shows_the_tables_as_they_are(tmp_path, capsys):
     text = page.read_text()
     assert refreshed(text, results) == text, "run `python -m metamask_jax.cli.experiments page docs/results.md`"
     shown = set(tables_in(text))
-    assert shown == {str(path.relative_to(results)) for path in results.glob("*/table*.csv")}
+    assert shown == {str(path.relative_to(results)) for path in results.glob("*/*/table*.csv")}
 
     shutil.copytree(results, tmp_path / "results", ignore=shutil.ignore_patterns("*.png", "cells"))
     (tmp_path / "results.md").write_text(re.sub(r"\d\d\.\d\d", "12.34", text))
@@ -123,9 +152,9 @@ def test_the_page_of_results_shows_the_tables_as_they_are(tmp_path, capsys):
     assert "is up to date now" in capsys.readouterr().out
     blocks = re.compile(r"<!-- table .*?<!-- end -->", re.DOTALL)
     assert blocks.findall((tmp_path / "results.md").read_text()) == blocks.findall(text)
-    (tmp_path / "results" / "T1" / "table.csv").unlink()
+    (tmp_path / "results" / "cpu" / "T1" / "table.csv").unlink()
     assert main(["page", str(tmp_path / "results.md")]) == 2
-    assert "T1/table.csv is not in" in capsys.readouterr().err
+    assert "cpu/T1/table.csv is not in" in capsys.readouterr().err
 
 
 def test_long_runs_are_compared_under_their_masks_and_show_their_curves():
@@ -152,7 +181,8 @@ def test_long_runs_are_compared_under_their_masks_and_show_their_curves():
 @pytest.mark.parametrize(("name", "scale", "seeds"), [("J", "cpu", 8), ("F6", "cpu", 3), ("D", "day", 3)])
 def test_tables_of_kept_cells_are_those_that_the_cells_give(name, scale, seeds, tmp_path):
     """Tables of long grids are made again from what is kept of every cell."""
-    kept, shown = ROOT / "docs" / "results" / "cells" / scale, ROOT / "docs" / "results" / name
+    results = ROOT / "docs" / "results"
+    kept, shown = results / "cells" / scale, results / scale / name
     jobs = runner_module.plan(
         EXPERIMENTS[name], scales.SCALES[scale], seeds=range(seeds), out=tmp_path, data_dir="data", keep=kept
     )

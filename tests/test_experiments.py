@@ -256,6 +256,25 @@ def test_what_was_measured_of_a_finished_cell_outlives_its_workdir(tmp_path, mon
     assert again[0].values()["knn"] == {"accuracy": 0.75}
 
 
+def test_a_report_of_one_scale_leaves_the_tables_of_others_alone(tmp_path, capsys):
+    tables, kept = tmp_path / "tables", tmp_path / "kept"
+    flags = [f"--out={tmp_path / 'out'}", f"--tables={tables}", f"--keep={kept}", "--data_dir=data", "--seeds=1"]
+    accuracies = {"smoke": 0.25, "cpu": 0.75}
+    for scale, accuracy in accuracies.items():
+        jobs = runner_module.plan(
+            EXPERIMENTS["F5"], scales.SCALES[scale], seeds=[0], out=tmp_path, data_dir="data", keep=kept / scale
+        )
+        jobs[0].write("knn", {"accuracy": accuracy, "masked": accuracy})
+        jobs[0].keep()
+        others = {path: path.read_bytes() for path in tables.rglob("*") if path.is_file()}
+        assert main(["report", f"--scale={scale}", *flags]) == 0
+        assert f"written to {tables / scale / 'F5'}" in capsys.readouterr().out
+        assert others == {path: path.read_bytes() for path in others}
+    for scale, accuracy in accuracies.items():
+        assert f"{100 * accuracy:.2f} (1)" in (tables / scale / "F5" / "table.csv").read_text()
+    assert {path.name for path in tables.iterdir()} == set(accuracies)
+
+
 def test_a_long_run_that_breaks_off_goes_on_bit_for_bit(folder, tmp_path, monkeypatch, capsys):
     def longer(*cell):
         config = tiny_smoke(*cell)

@@ -14,9 +14,10 @@ import pytest
 from metamask_jax import load_encoder
 from metamask_jax.cli import evaluate, export
 from metamask_jax.config import apply_overrides, differences, load_config, to_json
+from metamask_jax.core import encoder_folders
 from metamask_jax.errors import ConfigError, ExportError
 from metamask_jax.evaluate.workdir import Run
-from metamask_jax.export import export_folder, folders, zoo_names
+from metamask_jax.export import export_folder, zoo_names
 from metamask_jax.export.card import training_command
 from metamask_jax.export.hub import published, verify_folder
 from metamask_jax.training.registry import validate
@@ -145,7 +146,7 @@ def test_encoders_in_the_box_go_by_their_names(exported, monkeypatch, tmp_path, 
     exported_copy.mkdir()
     for name in FILES:
         (exported_copy / name).write_bytes((exported / name).read_bytes())
-    monkeypatch.setattr(folders, "BOX", box)
+    monkeypatch.setattr(encoder_folders, "BOX", box)
     assert zoo_names() == ["tiny"]
     np.testing.assert_array_equal(load_encoder("zoo:tiny").params["mask"], small.mask_weights)
     with pytest.raises(ConfigError, match="zoo:tin is not in the box; expected one of zoo:tiny"):

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from metamask_jax import load_encoder
+from metamask_jax.cli.pretrain import main
 from metamask_jax.config import apply_overrides, to_json
 from metamask_jax.core.array_files import WRITERS, Export
 from metamask_jax.errors import CheckpointError, ConfigError
@@ -17,7 +19,7 @@ from metamask_jax.evaluate.evaluation import evaluate_run
 from metamask_jax.evaluate.online import pretrain
 from metamask_jax.evaluate.protocols import Settings
 from metamask_jax.evaluate.workdir import Run, load_run
-from metamask_jax.export import export_encoder
+from metamask_jax.export import export_encoder, export_folder, zoo_names
 from metamask_jax.models.torchvision import to_torchvision
 from metamask_jax.training.checkpoint import Checkpoints
 from metamask_jax.training.initial import first_state
@@ -26,6 +28,7 @@ from metamask_jax.training.state import TrainState, init_state
 from tests.tiny import register, tiny_config
 from tests.untrained import config_of, run_of
 
+NARROW = {"encoder.name": "resnet18", "encoder.width": "0.25", "encoder.stem": "cifar"}  # the box has one of those
 WEIGHTS = ("params", "batch_stats", "method_state", "mask")
 
 
@@ -129,6 +132,46 @@ def test_a_file_in_torchvisions_layout_comes_back_bit_for_bit(tmp_path) -> None:
     state = first_state(beginning_with(tmp_path / "encoder", config))
     assert_same(state.params["encoder"], params)
     assert_same(state.batch_stats["encoder"], stats)
+
+
+def test_an_encoder_in_the_box_comes_back_bit_for_bit() -> None:
+    given = load_encoder("zoo:cifar10-simclr-resnet18-narrow").params
+    state = first_state(beginning_with("zoo:cifar10-simclr-resnet18-narrow", apply_overrides(tiny_config(), NARROW)))
+    assert_same(state.params["encoder"], given["params"])
+    assert_same(state.batch_stats["encoder"], given["batch_stats"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("zoo:lion", f"zoo:lion is not in the box; expected one of zoo:{zoo_names()[0]}"),
+        (
+            f"zoo:{zoo_names()[0]}",
+            f"config.init.from='zoo:{zoo_names()[0]}' has shape (16,) for params.encoder.bn1.bias; expected shape "
+            "(32,) for config.encoder.name='resnet18' with config.encoder.width=0.5",
+        ),
+    ],
+)
+def test_what_the_box_does_not_have_is_one_sentence_and_exit_code_2(name, message, tmp_path, capsys) -> None:
+    wider = [f"--config.{key}={value}" for key, value in (NARROW | {"encoder.width": "0.5"}).items()]
+    data = [f"--config.data.dir={tmp_path / 'data'}", "--config.data.options.train_size=128"]
+    command = ["--config=quickstart", f"--workdir={tmp_path / 'run'}", f"--config.init.from={name}", *wider, *data]
+    assert main(command) == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(message)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_exported_folder_gives_its_encoder_and_a_workdir_with_an_exported_file_is_still_one(
+    other, byol, tmp_path
+) -> None:
+    path, last = other
+    run = Run(tmp_path / "none", byol, last, 9, register(REGISTRY))
+    export_folder(run, tmp_path / "folder")
+    workdir = shutil.copytree(path, tmp_path / "run")
+    export_encoder(run, workdir / "model.safetensors", format="npz", mask="none")
+    for keys in ({"path": tmp_path / "folder"}, {"path": workdir, "init__parts": "all", "init__step": 9}):
+        state = first_state(beginning_with(keys.pop("path"), byol, **keys))
+        assert_same(state.params["encoder"], last.params["encoder"])
 
 
 def test_another_depth_is_refused_by_the_first_parameter_too_many_or_too_few(tmp_path) -> None:

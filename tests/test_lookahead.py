@@ -8,7 +8,8 @@ import pytest
 
 from metamask_jax import mask_weights, nt_xent
 from metamask_jax.config import default_config
-from metamask_jax.core.meta import lookahead_gradient, meta_gradient_parts, trial_params
+from metamask_jax.core.lookahead import lookahead_gradient
+from metamask_jax.core.meta import meta_gradient_parts, trial_params
 from metamask_jax.models import ProjectionHead
 from metamask_jax.training.optimizers import make_optimizer
 

@@ -1,38 +1,28 @@
 """Whole runs: what they leave behind, and that an interruption leaves no trace in it."""
 
-import concurrent.futures
-import contextlib
 import json
 import os
 import resource
 import shutil
 import signal
-import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import PIL
 import pytest
 
 from metamask_jax.cli.quickstart import run_quickstart
-from metamask_jax.config import apply_overrides, to_json
 from metamask_jax.core.storage import read_json_lines
 from metamask_jax.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from metamask_jax.evaluate.online import OnlineEvaluator, pretrain
-from metamask_jax.training import distributed as parallel
 from metamask_jax.training import loop as train
-from metamask_jax.training import sampling, settings
+from metamask_jax.training import sampling
 from metamask_jax.training.checkpoint import Checkpoints
-from metamask_jax.training.logging import CLOCKS
 from metamask_jax.training.optimizers import SCHEDULES
 from metamask_jax.training.settings import Programs
 from metamask_jax.training.state import init_state
+from tests.short_runs import OFTEN, QUICK, SHAPES, config_for, final_state, trajectory
 from tests.tiny import tiny_config
-
-SHAPES = {"data.options.train_size": "64", "data.options.test_size": "32"}
-OFTEN = {"log.every_steps": "1", "checkpoint.every_steps": "3", "eval.every_epochs": "2"}
-QUICK = {"data__augmentation": "eval"}  # where any views will do: the others take as long to compile as the rest
 
 
 @pytest.fixture(scope="module")
@@ -53,24 +43,6 @@ def _programs_that_runs_share():
 def _own_programs(monkeypatch):
     """For a run whose step is not what its configuration says."""
     monkeypatch.setattr(train, "Programs", Programs)
-
-
-def config_for(data_dir, **overrides):
-    dotted = {key.replace("__", "."): str(value) for key, value in overrides.items()}
-    return tiny_config(SHAPES | OFTEN | {"data.dir": str(data_dir)} | dotted)
-
-
-def final_state(workdir, config):
-    checkpoints = Checkpoints(workdir / "checkpoints", keep_last=9, keep_every=None, keep_best=False)
-    return checkpoints.restore_latest(init_state(config))
-
-
-def trajectory(workdir):
-    """Everything logged but the clock."""
-    return [
-        {key: value for key, value in line.items() if key not in CLOCKS}
-        for line in read_json_lines(workdir / "metrics.jsonl")
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -145,32 +117,6 @@ def test_another_configuration_is_refused_with_its_differences(finished):
     other = tiny_config(SHAPES | OFTEN | {"train.seed": "1", "log.every_steps": "5"})
     with pytest.raises(ConfigError, match=r"another configuration \(train\.seed: 0 -> 1\); expected the same one"):
         pretrain(other, workdir)
-
-
-def test_a_batch_the_devices_cannot_share_is_refused(data_dir, tmp_path):
-    with pytest.raises(ConfigError, match=r"batch_size=18; expected a multiple of 4, the number of devices"):
-        pretrain(config_for(data_dir, train__batch_size=18), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_workdir_that_cannot_be_written_is_refused(data_dir, tmp_path, monkeypatch):
-    """A folder of somebody else's: root may write everywhere, so it steps down to another user for the attempt."""
-    claim, user = train.claimed_workdir, os.geteuid()
-
-    @contextlib.contextmanager
-    def claim_as_nobody(*args, **how):
-        os.seteuid(65534 if user == 0 else user)
-        try:
-            with claim(*args, **how) as lock:
-                yield lock
-        finally:
-            os.seteuid(user)
-
-    monkeypatch.setattr(train, "claimed_workdir", claim_as_nobody)
-    (tmp_path / "readonly").mkdir(mode=0o555)
-    with pytest.raises(ConfigError, match=r"readonly; expected a folder that can be written, but: .*Permission denied"):
-        pretrain(config_for(data_dir), tmp_path / "readonly")
-    assert not list((tmp_path / "readonly").iterdir())
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(finished, tmp_path, monkeypatch):
@@ -271,131 +217,6 @@ def test_an_error_in_an_evaluation_costs_nothing(finished, tmp_path, monkeypatch
     pretrain(config, tmp_path)
     assert trajectory(tmp_path) == trajectory(workdir)
     jax.tree.map(np.testing.assert_array_equal, final_state(tmp_path, config).state, final_state(workdir, config).state)
-
-
-def test_what_cannot_be_evaluated_is_refused_before_anything_is_written(data_dir, tmp_path):
-    with pytest.raises(ConfigError, match=r"config\.eval\.size=1; expected at least 2"):
-        pretrain(config_for(data_dir, eval__size=1), tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"config\.eval\.k=65; expected at most 64"):
-        pretrain(config_for(data_dir, eval__k=65), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.usefixtures("_own_programs")
-def test_what_cannot_be_built_is_refused_before_anything_is_written(data_dir, tmp_path, monkeypatch):
-    def fail(*args, **settings):
-        raise OverflowError("cannot convert float infinity to integer")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train, "init_state", fail)
-        with pytest.raises(OverflowError):  # of a plugin: its author will want to see where
-            pretrain(config_for(data_dir), tmp_path / "run")
-        config = apply_overrides(config_for(data_dir), {"plugins": "()", "encoder.name": "resnet18"})
-        with pytest.raises(ConfigError, match=r"'resnet18'.* cannot be built \(cannot convert float infinity"):
-            pretrain(config, tmp_path / "run")
-    monkeypatch.setattr(settings, "make_train_step", lambda config, **how: fail)
-    with pytest.raises(OverflowError):
-        pretrain(config_for(data_dir), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_configuration_that_was_never_trained_binds_nobody(data_dir, tmp_path):
-    (tmp_path / "config.json").write_text(to_json(config_for(data_dir, train__seed=5)))
-    train.check_workdir(tmp_path, config_for(data_dir), accept_changes=False, restart=False)
-
-
-def test_how_pictures_are_fetched_may_change_when_a_run_goes_on(data_dir, tmp_path):
-    (tmp_path / "config.json").write_text(
-        to_json(config_for(data_dir, data__options__threads=2, data__options__views=2))
-    )
-    (tmp_path / "checkpoints" / "5").mkdir(parents=True)
-
-    def go_on(views, **overrides):
-        config = config_for(data_dir, data__options__views=views, **overrides)
-        train.check_workdir(tmp_path, config, accept_changes=False, restart=False)
-
-    go_on(views=2)
-    go_on(views=2, data__options__threads=64, data__options__processes=3, data__prefetch=9)
-    with pytest.raises(ConfigError, match=r"another configuration \(data\.options\.views: 2 -> 3\)"):
-        go_on(views=3)
-
-
-def test_hosts_may_fetch_pictures_in_their_own_ways_but_must_see_the_same(data_dir, monkeypatch):
-    compared = {}
-    monkeypatch.setattr(train.processes, "check_agreement", compared.update)
-    train._check_agreement(config_for(data_dir, data__options__threads=2, data__options__views=2))
-    assert compared["data.options.views"] == 2
-    assert compared["pillow"] == PIL.__version__  # whose pixels they see
-    assert not compared.keys() & {"data.options.threads", "data.dir", "data.prefetch"}
-
-
-@pytest.mark.usefixtures("_own_programs")
-def test_the_step_is_traced_and_compiled_once(data_dir, tmp_path, monkeypatch):
-    """Neither a first state from the host nor the look at everything before the start costs a second program."""
-    make_train_step, traced = settings.make_train_step, []
-
-    def make_counted(config, **how):
-        step = make_train_step(config, **how)
-        return lambda state, batch: traced.append(True) or step(state, batch)
-
-    monkeypatch.setattr(settings, "make_train_step", make_counted)
-    config = config_for(data_dir, train__steps=3, mask__learn=False, **QUICK)
-    train.train(config, tmp_path)
-    assert len(traced) == 1
-
-
-class Pending:
-    """A number that is not there yet."""
-
-    def __init__(self, future):
-        self._future = future
-
-    def block_until_ready(self):
-        self._future.result()
-        return self
-
-    def __array__(self, dtype=None, copy=None):
-        return np.asarray(self._future.result(), dtype)
-
-    def __int__(self):
-        return self._future.result()
-
-
-class SlowStep:
-    """A step on a device that takes its time and hands out its results before they are there, as accelerators do."""
-
-    def __init__(self):
-        self.dispatched, self.done = [], []
-        self._device = concurrent.futures.ThreadPoolExecutor(1)
-
-    def lower(self, state, batch, settings):
-        return self
-
-    def compile(self):
-        return self
-
-    def __call__(self, state, batch, settings):
-        self.dispatched.append(time.monotonic())
-        value = Pending(self._device.submit(self._work))
-        return state.replace(mask=jnp.asarray(state.mask)), {"skipped_in_a_row": value, "loss": value}
-
-    def _work(self):
-        time.sleep(0.2)
-        self.done.append(time.monotonic())
-        return 0
-
-
-@pytest.mark.usefixtures("_own_programs")
-@pytest.mark.parametrize("every", [1, 3])
-def test_a_step_is_dispatched_before_the_one_before_is_done(data_dir, tmp_path, monkeypatch, every):
-    """Also while every step is logged and the mask's course is kept; three steps at most are under way."""
-    step = SlowStep()
-    monkeypatch.setattr(parallel, "parallelize", lambda *args: step)
-    train.train(config_for(data_dir, log__every_steps=every, checkpoint__every_steps=100, train__steps=9), tmp_path)
-    assert [line["step"] for line in trajectory(tmp_path)] == list(range(every, 10, every))
-    # After the first step the host waits once, to say how long compiling took.
-    assert all(begun < ended for begun, ended in zip(step.dispatched[2:], step.done[1:], strict=False))
-    assert all(begun > ended for begun, ended in zip(step.dispatched[3:], step.done, strict=False))
 
 
 def test_one_nan_is_skipped_and_counted_and_training_goes_on(data_dir, tmp_path, monkeypatch):

@@ -1,17 +1,17 @@
+"""The report of a run: what it shows, and that whatever is missing or damaged costs its own part only."""
+
 import json
 import pathlib
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
-from metamask_jax.config import default_config, to_json
-from metamask_jax.reporting import feature_plots, plots, run_plots
+from metamask_jax.reporting import plots
 from metamask_jax.reporting.report import facts, write_report
-from metamask_jax.reporting.run_plots import LoggedRun
+from tests.reports import PARTS, Page, arrays
 
 PICTURES = ["Pictures and their views", "Nearest neighbours", "What dimensions respond to"]
 TITLES = [
@@ -31,101 +31,6 @@ TITLES = [
     "Effective rank",
 ]
 LOGGED = {"Losses", "Gradients and learning rate", "Accuracy while training", "Feature spread", "Effective rank"}
-
-METRICS = ["loss", "loss_drr", "loss_method", "loss_outer", "feature_std", "gradient_norm", "learning_rate"]
-METRICS += ["meta_direct_norm", "meta_second_order_norm", "mask_std", "skipped", "images_per_second"]
-
-
-def write_metrics(folder: pathlib.Path) -> None:
-    rows = [{"step": step} | dict.fromkeys(METRICS, 1.0 / step) for step in range(1, 13)]
-    rows[-1] |= {"knn_accuracy": 0.5, "effective_rank": 7.25}
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def write_config(folder: pathlib.Path) -> None:
-    (folder / "config.json").write_text(to_json(default_config()))
-
-
-def write_result(folder: pathlib.Path) -> None:
-    table = [{"name": "raw pixels", "knn": 0.25, "linear": 0.3}, {"name": "Meta<Mask>", "knn": 0.625, "linear": None}]
-    numbers = {"knn_accuracy": 0.7, "linear_accuracy": 0.75, "knn_accuracy_before": 0.375, "effective_rank_before": 3.5}
-    (folder / "result.json").write_text(json.dumps(numbers | {"table": table}))
-
-
-def arrays() -> dict[str, np.ndarray]:
-    """What a run with three classes leaves for its report."""
-    random = np.random.default_rng(0)
-    h = random.normal(size=(50, 16))
-
-    def pictures(*shape: int) -> np.ndarray:
-        return random.integers(0, 256, (*shape, 8, 8, 3), np.uint8)
-
-    return {
-        "mask_steps": np.arange(5),
-        "mask_trajectory": random.uniform(size=(5, 16)),
-        "mask_final": np.arange(16) / 16,
-        "singular_values": np.linalg.svd(h, compute_uv=False),
-        "correlation": np.corrcoef(h.T),
-        "class_names": np.array(["ant", "b<e>e", "cat"]),
-        "sample_images": pictures(2),
-        "sample_views": pictures(3, 2),
-        "query_images": pictures(2),
-        "query_labels": np.array([0, 1]),
-        "neighbor_images": pictures(2, 3),
-        "neighbor_labels": np.array([[0, 0, 2], [1, 0, 1]]),
-        "neighbor_similarity": random.uniform(size=(2, 3)),
-        "map_points": h[:, :2],
-        "map_labels": np.arange(50) % 3,
-        "map_shares": np.array([0.5, 0.25]),
-        "dimension_indices": np.array([15, 0]),
-        "dimension_images": pictures(2, 4),
-        "dimension_labels": np.array([[2, 2, 2, 1], [0, 1, 2, 0]]),
-        "dimension_spread": np.array([0.5, 0.0]),
-        "knn_confusion": np.array([[6, 2, 2], [1, 8, 1], [3, 3, 14]]),
-        "knn_interval": np.array([0.55, 0.82]),
-    }
-
-
-def write_arrays(folder: pathlib.Path) -> None:
-    np.savez(folder / "report.npz", **arrays())
-
-
-PARTS = {
-    "config.json": write_config,
-    "metrics.jsonl": write_metrics,
-    "result.json": write_result,
-    "report.npz": write_arrays,
-}
-
-
-class Page(HTMLParser):
-    """Collects what a page shows and refers to, and checks that its elements are closed in order."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        super().__init__()
-        self.headings: list[str] = []
-        self.references: list[str] = []
-        self.text: list[str] = []
-        self._open: list[str] = []
-        self.feed(path.read_text())
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.references += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
-        if tag not in ("meta", "img"):
-            self._open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] == "h3":
-            self.headings.append(data)
-        if "style" not in self._open and data.strip():
-            self.text.append(data.strip())
-
-    def after(self, text: str) -> str:
-        return self.text[self.text.index(text) + 1]
 
 
 @pytest.fixture
@@ -276,18 +181,6 @@ def test_rows_of_several_sets_say_each_which_it_is(tmp_path: pathlib.Path) -> No
     assert page.text.count("stl10, 5000 images · step 7") == 1
 
 
-def test_curves_begin_with_what_was_measured_before_training() -> None:
-    logged = plots.Curve(np.array([10, 20]), np.array([0.25, 0.5]))
-    curves = {"knn_accuracy": logged, "effective_rank": logged, "loss": logged}
-    run = LoggedRun("run", {}, curves, {"knn_accuracy_before": 0.125}, {}, {}, [])
-    found = run_plots.from_the_start(run, "knn_accuracy")
-    assert found is not None
-    assert found.steps.tolist() == [0, 10, 20]
-    assert found.values.tolist() == [0.125, 0.25, 0.5]
-    assert run_plots.from_the_start(run, "loss") is logged
-    assert run_plots.from_the_start(run, "mask_std") is None
-
-
 def test_what_a_run_is_does_not_claim_a_mask_that_was_not_learned() -> None:
     config = {"data.name": "cifar10", "encoder.name": "conv", "meta.estimator": "exact"}
     assert facts(config) == ["cifar10", "encoder conv", "mask learned, exact"]
@@ -299,12 +192,6 @@ def test_skipped_steps_are_told_if_there_are_any(tmp_path: pathlib.Path, skipped
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 2.5, "skipped": skipped}) + "\n")
     text = Page(write_report(tmp_path)).text
     assert ("Skipped steps" in text) == (skipped > 0)
-
-
-def test_bars_of_recognised_classes_are_in_order() -> None:
-    axis = feature_plots.recognised(np.array([[6, 4], [1, 9]]), ["ant", "bee"]).axes[0]
-    assert [bar.get_width() for bar in axis.patches] == [60.0, 90.0]
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["ant", "bee"]
 
 
 def test_an_empty_workdir_gives_a_page_that_says_so(tmp_path: pathlib.Path) -> None:
@@ -338,23 +225,6 @@ def test_a_run_without_mask_learning_has_no_meta_gradient_to_show(tmp_path: path
     assert Page(write_report(tmp_path)).headings == ["Losses"]
 
 
-@pytest.mark.parametrize("points", [120, 121, 1000])
-def test_long_curves_are_drawn_with_a_running_mean_at_its_own_steps(points: int) -> None:
-    curve = plots.Curve(2 * np.arange(points), 3.0 * np.arange(points))  # the mean of a line is the line
-    lines = plots.curves({"loss": (curve, plots.BLUE)}, label="loss", log=False, width=plots.WIDTH).axes[0].lines
-    assert len(lines) == (1 if points <= 120 else 2)
-    steps, values = lines[-1].get_data()
-    assert points - points // 40 < len(values) <= points
-    np.testing.assert_allclose(values, 1.5 * steps, atol=3.0 if points > 120 else 0)
-
-
-def test_logarithmic_curves_leave_out_zeros() -> None:
-    curve = plots.Curve(np.arange(4), np.array([1.0, 0.0, 0.1, 0.0]))
-    axis = plots.curves({"norm": (curve, plots.BLUE)}, label="norm", log=True, width=plots.WIDTH).axes[0]
-    assert axis.lines[0].get_xdata().tolist() == [0, 2]
-    assert axis.get_yscale() == "log"
-
-
 def test_a_workdir_that_does_not_exist_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match=r"workdir='.*nowhere'; expected an existing directory"):
         write_report(tmp_path / "nowhere")
@@ -365,11 +235,3 @@ def test_neither_report_nor_evaluation_imports_what_is_heavy_before_it_is_needed
     code = f"import sys, {modules}; print({{'matplotlib', 'orbax', 'scipy.stats'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
-
-
-@pytest.mark.parametrize("nearly", [0.5, 0.0, 1.0, -3e4])
-def test_a_mask_of_nearly_equal_weights_has_a_histogram(nearly):
-    weights = np.full(12, nearly, np.float32)
-    weights[3] = np.nextafter(weights[3], np.float32(np.inf))
-    bars = plots.mask_histogram(weights).axes[0].patches
-    assert sum(bar.get_height() for bar in bars) == 12

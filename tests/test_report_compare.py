@@ -5,7 +5,7 @@ import json
 import pytest
 
 from metamask_jax.cli import report
-from tests.test_report import PARTS, Page
+from tests.reports import PARTS, Page
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from metamask_jax.cli.pretrain import main as pretrain_command
 from metamask_jax.training import processes
 from metamask_jax.version import __version__
 from tests.runs import ROOT, ended, free_port, lines, run, start, start_pair, write_config
-from tests.test_pretrain import final_state, trajectory
+from tests.short_runs import final_state, trajectory
 from tests.tiny import tiny_config
 
 OVERRIDES = {

@@ -101,7 +101,8 @@ def _evaluate(arguments: Sequence[str]) -> int:
 
 def _exported(source: str, out: str | None) -> "Run":
     """An exported encoder as a run, with a folder of its own for the results."""
-    from metamask_jax.export.folders import encoder_folder, exported_run
+    from metamask_jax.core.encoder_folders import encoder_folder
+    from metamask_jax.export.folders import exported_run
 
     folder = encoder_folder(source)
     if folder is None:

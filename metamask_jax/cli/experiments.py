@@ -42,7 +42,9 @@ def _run(arguments: Sequence[str]) -> int:
         type=local_path_name,
         help="folder that keeps what was measured of finished cells, and where they are found",
     )
-    parser.add_argument("--tables", type=local_path_name, help="where tables and figures go (the folder of the runs)")
+    parser.add_argument(
+        "--tables", type=local_path_name, help="where tables and figures go, one folder per scale (where runs go)"
+    )
     parser.add_argument("--jobs", type=whole_number(1), default=1, help="cells at a time (%(default)s)")
     parser.add_argument("--cell", help="run this one cell and write no table")
     parser.add_argument("--print-commands", action="store_true", help="one line per cell, for a scheduler, and stop")
@@ -130,7 +132,7 @@ def _show(name: str, jobs: list[Job], scale: Scale, flags: Any) -> None:
     if not results.items:
         return
     experiment = EXPERIMENTS[name]
-    folder = pathlib.Path(flags.tables or pathlib.Path(flags.out) / scale.name) / name
+    folder = pathlib.Path(flags.tables or flags.out) / scale.name / name
     seeds = scale.seeds if flags.seeds is None else flags.seeds
     missing = len(jobs) - len(results.items)
     stated = experiment.stated.get(scale.name, scale.stated)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from metamask_jax.cli.common import Parser, guarded, path_name, saved_step, set_up_process
 from metamask_jax.cli.terminal import say
 from metamask_jax.core.array_files import read_export
+from metamask_jax.core.encoder_folders import WEIGHTS
 from metamask_jax.core.places import Place, to_place
 from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.workdir import load_run
-from metamask_jax.export.folders import WEIGHTS
 from metamask_jax.export.hub import export_folder, verify_folder
 from metamask_jax.export.write import FORMATS, MASKS, TOLERANCE, Difference, export_encoder, verify_export
 

@@ -56,7 +56,8 @@ def default_config() -> ConfigDict:
     # Weights to begin with, instead of random ones; the optimisers start afresh.
     config.init = ConfigDict(
         {
-            "from": placeholder(str),  # the workdir of another run, or a file that metamask-export has written
+            # The workdir of another run, what metamask-export has written, or "zoo:NAME", an encoder in the box.
+            "from": placeholder(str),
             "parts": "encoder",  # what is taken over: the encoder, or "all": heads, mask and the method's state too
             "step": placeholder(int),  # of a workdir's checkpoints; None: the newest
         }

@@ -1,4 +1,4 @@
-"""The check of what a learner is built with: one sentence for each argument that cannot be used."""
+"""The check of what a learner is built with and given: one sentence for each argument that cannot be used."""
 
 from typing import Any
 
@@ -6,9 +6,10 @@ import jax
 import optax
 
 from metamask_jax.core.arrays import require_function, require_number
-from metamask_jax.core.collectives import require_axis
+from metamask_jax.core.collectives import require_axis, sums_gradients
 from metamask_jax.core.mask import require_activation
 from metamask_jax.core.meta import TRAINING_ESTIMATORS
+from metamask_jax.core.state import Pair
 from metamask_jax.core.trial import require_scope
 from metamask_jax.errors import shown
 
@@ -51,6 +52,19 @@ def check_arguments(
             "estimator='lookahead' with outer_loss, scope, every or accumulate; expected none of them: its trial step "
             "is the whole regular step before, and the present total loss judges it"
         )
+
+
+def check_batch(batch: Any, *, estimator: Any, axis_name: str | None) -> None:
+    """Refuses what `update` cannot take, or cannot take where it is called.
+
+    Raises:
+      TypeError, ValueError: what was found, and what is expected.
+    """
+    if isinstance(batch, Pair) != (estimator == "lookahead"):
+        expected = "a Pair" if estimator == "lookahead" else "one batch"
+        raise TypeError(f"batch is a {type(batch).__name__}; expected {expected} for estimator={estimator!r}")
+    if sums_gradients(batch, axis_name):
+        raise ValueError("jax.shard_map with check_vma=True; expected check_vma=False around `update`")
 
 
 def _check_estimator(estimator: Any) -> None:

@@ -27,15 +27,15 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from metamask_jax.core.arguments import check_arguments
-from metamask_jax.core.collectives import mean, sums_gradients
+from metamask_jax.core.arguments import check_arguments, check_batch
+from metamask_jax.core.collectives import mean
 from metamask_jax.core.guard import agreed, guard, mask_metrics
-from metamask_jax.core.meta import Estimator, MetaGradient, lookahead_gradient, meta_gradient_parts
-from metamask_jax.core.state import Gradient, MetaMaskState, Pair, Report
+from metamask_jax.core.lookahead import lookahead_gradient
+from metamask_jax.core.meta import Estimator, MetaGradient, meta_gradient_parts
+from metamask_jax.core.state import Gradient, Loss, MetaMaskState, evaluate_loss
 from metamask_jax.core.trial import Scope, require_floating
 from metamask_jax.core.types import Metrics, PyTree
 
-Loss = Callable[[PyTree, PyTree, PyTree, PyTree], tuple[Any, ...]]
 Optimizer: TypeAlias = optax.GradientTransformation | Callable[[jax.Array], optax.GradientTransformation]
 META_METRICS = ("loss_outer", "meta_direct_norm", "meta_second_order_norm")  # zero where there is no meta step
 
@@ -162,7 +162,7 @@ class _Algorithm:
         return state._replace(previous=jax.tree.map(jnp.copy, state)) if self.estimator == "lookahead" else state
 
     def update(self, state: MetaMaskState, batch: PyTree) -> tuple[MetaMaskState, Metrics]:
-        self._check_batch(batch)
+        check_batch(batch, estimator=self.estimator, axis_name=self.axis_name)
         present = batch.present if self.estimator == "lookahead" else batch
         updated, metrics, memory, gradient = self._regular_step(state, present)
         if self.estimator == "lookahead":
@@ -190,7 +190,7 @@ class _Algorithm:
 
         def micro_step(carry: tuple[Gradient, PyTree], batch: PyTree) -> tuple[Any, tuple[Metrics, PyTree]]:
             gradient, model_state = carry
-            objective = partial(_evaluate, self.total_loss, model_state=model_state, batch=batch)
+            objective = partial(evaluate_loss, self.total_loss, model_state=model_state, batch=batch)
             new, (value, model_state, report) = jax.grad(objective, (0, 1), has_aux=True)(state.params, state.mask)
             metrics = {"loss": value, **report.metrics}
             return (jax.tree.map(jnp.add, gradient, Gradient(*new)), model_state), (metrics, report.memory)
@@ -214,7 +214,7 @@ class _Algorithm:
         def micro_step(total: MetaGradient, batch: PyTree) -> tuple[MetaGradient, tuple[()]]:
             # Trial model states are dropped: only the regular step's survives.
             inner, outer = (
-                lambda params, mask, loss=loss: _evaluate(loss, params, mask, start.model_state, batch)[0]
+                lambda params, mask, loss=loss: evaluate_loss(loss, params, mask, start.model_state, batch)[0]
                 for loss in (self.method_loss, self.outer_loss or self.method_loss)
             )
             assert self.estimator is not None
@@ -248,7 +248,7 @@ class _Algorithm:
         """
         before = state.previous
         second_order = lookahead_gradient(
-            lambda params, mask: _evaluate(self.total_loss, params, mask, before.model_state, batch)[0],
+            lambda params, mask: evaluate_loss(self.total_loss, params, mask, before.model_state, batch)[0],
             gradient.params,
             before.params,
             before.mask,
@@ -285,37 +285,10 @@ class _Algorithm:
         carry, output = micro_step(carry, batch)  # a loop of one would be compiled differently
         return carry, jax.tree.map(lambda leaf: leaf[None], output)
 
-    def _check_batch(self, batch: PyTree) -> None:
-        if isinstance(batch, Pair) != (self.estimator == "lookahead"):
-            expected = "a Pair" if self.estimator == "lookahead" else "one batch"
-            raise TypeError(f"batch is a {type(batch).__name__}; expected {expected} for estimator={self.estimator!r}")
-        if sums_gradients(batch, self.axis_name):
-            raise ValueError("jax.shard_map with check_vma=True; expected check_vma=False around `update`")
-
 
 def _at(optimizer: Optimizer, step: jax.Array) -> optax.GradientTransformation:
     """The optimiser of a step."""
     return optimizer if isinstance(optimizer, optax.GradientTransformation) else optimizer(step)
-
-
-def _evaluate(
-    loss: Loss, params: PyTree, mask: PyTree, model_state: PyTree, batch: PyTree
-) -> tuple[jax.Array, tuple[jax.Array, PyTree, Report]]:
-    """A loss's value, and as what `jax.grad` calls its auxiliary output the value, the model state and the report."""
-    try:
-        output = loss(params, mask, model_state, batch)
-    except Exception as error:
-        if type(error).__name__ == "TraceContextError":  # flax.nnx's, which is not imported for this
-            error.add_note(
-                "in a loss, rebuild the network with flax.nnx.merge(graphdef, params, model_state, copy=True)"
-            )
-        raise
-    if not isinstance(output, tuple) or len(output) not in (2, 3):
-        raise TypeError(
-            f"a loss returned {type(output).__name__}; expected (scalar, model_state) or (scalar, model_state, Report)"
-        )
-    value, model_state, *report = output
-    return value, (value, model_state, report[0] if report else Report({}))
 
 
 def _leave_mask(state: MetaMaskState) -> tuple[MetaMaskState, Metrics]:

@@ -15,22 +15,20 @@ same weights), the meta-gradient after. The losses must be those of the whole ba
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
 
-from metamask_jax.core.arrays import require_function
 from metamask_jax.core.collectives import mean
 from metamask_jax.core.trial import (
     Scope,
     TrialStep,
     make_trial_step,
     pull_back_step,
-    require_floating,
-    require_like,
+    require_problem,
     require_scope,
     restrict,
     split,
@@ -92,7 +90,7 @@ def trial_params(
       >>> trial_params(loss, jnp.array([1.0, 1.0]), jnp.array([1.0, 2.0]), learning_rate=0.1)
       Array([0.9, 0.6], dtype=float32)
     """
-    _require_problem(inner_loss=inner_loss, params=params, mask=mask)
+    require_problem(inner_loss=inner_loss, params=params, mask=mask)
     step = make_trial_step(learning_rate, optimizer, opt_state)
     return step(mean(jax.grad(inner_loss)(params, mask), axis_name), params)
 
@@ -174,7 +172,7 @@ def meta_gradient_parts(
     if not callable(estimator) and not (isinstance(estimator, str) and estimator in ESTIMATORS):
         allowed = ", ".join(map(repr, ESTIMATORS))
         raise ValueError(f"estimator={shown(estimator)}; expected one of {allowed}, or a function")
-    _require_problem(inner_loss=inner_loss, outer_loss=outer_loss, params=params, mask=mask)
+    require_problem(inner_loss=inner_loss, outer_loss=outer_loss, params=params, mask=mask)
     require_scope(scope)
     estimate = estimator if callable(estimator) else ESTIMATORS[estimator]
     step = make_trial_step(learning_rate, optimizer, opt_state)
@@ -190,66 +188,6 @@ def meta_gradient_parts(
         axis_name,
     )
     return _checked(found)
-
-
-def lookahead_gradient(
-    previous_loss: Loss,
-    slope: PyTree,
-    previous_params: PyTree,
-    previous_mask: PyTree,
-    *,
-    learning_rate: PyTree = None,
-    optimizer: optax.GradientTransformation | None = None,
-    opt_state: optax.OptState | None = None,
-    axis_name: str | None = None,
-) -> PyTree:
-    """What the mask did to the present loss through the weights that the previous, real step arrived at.
-
-    The second-order part of a meta-gradient whose trial step is the network's own last step and whose outer loss is
-    that of the present minibatch, both of which training computes anyway; see docs/lookahead.md. The direct part is
-    the present loss's gradient with respect to the mask.
-
-    Args:
-      previous_loss: `(params, mask) -> scalar`, which the previous step descended, on its own minibatch.
-      slope: gradient of the present loss at the present weights, a pytree like `previous_params`; on several devices
-        their mean, as training has it.
-      previous_params: the weights before the previous step.
-      previous_mask: the mask of that step.
-      learning_rate: of that step, as in `trial_params`.
-      optimizer: instead of `learning_rate`, as in `trial_params`.
-      opt_state: that optimiser's state before the previous step.
-      axis_name: the mapped axis over which the batch is split, if any.
-
-    Returns:
-      A pytree like the mask.
-
-    Example:
-      >>> loss = lambda params, mask: 0.5 * jnp.sum((params * mask) ** 2)
-      >>> params, mask = jnp.ones(2), jnp.array([1.0, 2.0])
-      >>> present = trial_params(loss, params, mask, learning_rate=0.1)
-      >>> slope, direct = jax.grad(loss, argnums=(0, 1))(present, mask)
-      >>> second_order = lookahead_gradient(loss, slope, params, mask, learning_rate=0.1)
-      >>> (direct + second_order).round(4)  # with one minibatch, as `exact`
-      Array([ 0.63, -0.24], dtype=float32)
-    """
-    _require_problem(previous_loss=previous_loss, previous_params=previous_params, previous_mask=previous_mask)
-    require_like("slope", slope, "previous_params", previous_params)
-    step = make_trial_step(learning_rate, optimizer, opt_state)
-
-    gradient, pull_to_mask = jax.vjp(lambda mask: jax.grad(previous_loss)(previous_params, mask), previous_mask)
-    # Only pull-backs are used: under jit, the gradient of a step that is linear in it is not computed again.
-    _, pull_to_gradient = pull_back_step(step, mean(gradient, axis_name), previous_params)
-    (second_order,) = pull_to_mask(pull_to_gradient(slope))
-    return mean(second_order, axis_name)
-
-
-def _require_problem(**arguments: Any) -> None:
-    """Refuses losses that are no functions, and weights and masks that are no arrays."""
-    for name, value in arguments.items():
-        if name.endswith("loss"):
-            require_function(name, value)
-        else:
-            require_floating(name, value)
 
 
 def _checked(found: MetaGradient) -> MetaGradient:

@@ -1,10 +1,13 @@
 """What a learner carries from step to step, and what goes in and out of its losses."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 
 from metamask_jax.core.types import Metrics, PyTree
+
+Loss = Callable[[PyTree, PyTree, PyTree, PyTree], tuple[Any, ...]]
 
 
 class MetaMaskState(NamedTuple):
@@ -80,3 +83,23 @@ class Gradient(NamedTuple):
 
     params: PyTree
     mask: PyTree
+
+
+def evaluate_loss(
+    loss: Loss, params: PyTree, mask: PyTree, model_state: PyTree, batch: PyTree
+) -> tuple[jax.Array, tuple[jax.Array, PyTree, Report]]:
+    """A loss's value, and as what `jax.grad` calls its auxiliary output the value, the model state and the report."""
+    try:
+        output = loss(params, mask, model_state, batch)
+    except Exception as error:
+        if type(error).__name__ == "TraceContextError":  # flax.nnx's, which is not imported for this
+            error.add_note(
+                "in a loss, rebuild the network with flax.nnx.merge(graphdef, params, model_state, copy=True)"
+            )
+        raise
+    if not isinstance(output, tuple) or len(output) not in (2, 3):
+        raise TypeError(
+            f"a loss returned {type(output).__name__}; expected (scalar, model_state) or (scalar, model_state, Report)"
+        )
+    value, model_state, *report = output
+    return value, (value, model_state, report[0] if report else Report({}))

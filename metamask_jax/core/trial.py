@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from metamask_jax.core.arrays import require_number
+from metamask_jax.core.arrays import require_function, require_number
 from metamask_jax.core.types import PyTree
 from metamask_jax.errors import one_line, shown
 
@@ -134,6 +134,15 @@ def _descend(params: PyTree, gradient: PyTree, learning_rate: PyTree) -> PyTree:
     except ValueError as error:
         found, expected = jax.tree.structure(learning_rate), jax.tree.structure(params)
         raise ValueError(f"learning_rate={found}; expected a number or a prefix of params={expected}") from error
+
+
+def require_problem(**arguments: Any) -> None:
+    """Refuses losses that are no functions, and weights and masks that are no arrays."""
+    for name, value in arguments.items():
+        if name.endswith("loss"):
+            require_function(name, value)
+        else:
+            require_floating(name, value)
 
 
 def require_floating(name: str, tree: PyTree) -> None:

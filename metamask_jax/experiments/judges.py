@@ -14,7 +14,13 @@ from metamask_jax.experiments.base import Cell, Experiment, Report, Results, Tab
 from metamask_jax.experiments.measures import LABEL_SHARES
 from metamask_jax.experiments.names import DATASET_NAMES
 from metamask_jax.experiments.scales import Scale
-from metamask_jax.experiments.statistics import Difference, difference_text, holm, mean_text, paired_difference
+from metamask_jax.experiments.statistics import (
+    Difference,
+    adjusted_p,
+    difference_text,
+    mean_text,
+    paired_difference,
+)
 from metamask_jax.reporting import plots
 
 if TYPE_CHECKING:
@@ -106,7 +112,7 @@ _FOUND_HEADER = (
 def _caption(name: str) -> str:
     return (
         f"**{name}**, 256 dimensions: mean ± deviation (seeds); differences are paired by seed. The p-values of the "
-        "first difference are adjusted for the number of judges (Holm):"
+        "first difference are adjusted for the number of judges with at least two seeds (Holm):"
     )
 
 
@@ -126,8 +132,7 @@ def _differences(part: Results) -> dict[str, Difference]:
 
 def _accuracy_rows(part: Results, differences: Mapping[str, Difference]) -> list[tuple[str, ...]]:
     base = part.where(run=_BASE)
-    judged = [name for name in differences if name not in _FITTED]
-    adjusted = dict(zip(judged, holm([differences[name].p for name in judged]), strict=True))
+    adjusted = adjusted_p({name: found for name, found in differences.items() if name not in _FITTED})
     rows = []
     for run in part.levels("run"):
         own = part.where(run=run)
@@ -139,9 +144,8 @@ def _accuracy_rows(part: Results, differences: Mapping[str, Difference]) -> list
             paired_difference(own.of("knn.masked"), own.of("knn.accuracy")),
             *(paired_difference(own.of(q), base.of(q)) for q in ("knn.accuracy", "linear.accuracy")),
         )
-        difference = differences[str(run)]
-        p = f"{adjusted[str(run)]:.3f}" if difference.pairs > 1 else ""
-        rows.append((*row, difference_text(difference), p, *(difference_text(other) for other in others)))
+        p = f"{adjusted[str(run)]:.3f}" if str(run) in adjusted else ""
+        rows.append((*row, difference_text(differences[str(run)]), p, *(difference_text(other) for other in others)))
     for name, share in _FITTED.items():
         accuracy = mean_text(base.of(f"rivals.fitted_{share:g}"))
         rows.append((name, "", accuracy, "", difference_text(differences[name]), "", "", "", ""))

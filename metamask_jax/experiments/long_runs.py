@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from metamask_jax.experiments.base import Cell, Experiment, Report, Results, Table
 from metamask_jax.experiments.output import COLORS
 from metamask_jax.experiments.scales import Scale
-from metamask_jax.experiments.statistics import difference_text, holm, mean_text, paired_difference
+from metamask_jax.experiments.statistics import adjusted_p, difference_text, mean_text, paired_difference
 from metamask_jax.reporting import plots
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _cells(scale: Scale) -> list[Cell]:
 def _report(results: Results) -> Report:
     caption = (
         f"Mean ± deviation (seeds); differences of kNN (k = 5) of h*m to {_REFERENCE}, paired by seed, their p-values "
-        "adjusted for the number of rows (Holm):"
+        "adjusted for the number of comparisons with at least two seeds (Holm):"
     )
     tables = [
         Table(caption, _HEADER, _rows(results)),
@@ -70,7 +70,7 @@ def _rows(results: Results) -> list[tuple[str, ...]]:
     base = results.where(run=_REFERENCE).of("knn.masked")
     masked = {run: results.where(run=run).of("knn.masked") for run in runs}
     differences = {run: paired_difference(masked[run], base) for run in runs if base and run != _REFERENCE}
-    adjusted = dict(zip(differences, holm([found.p for found in differences.values()]), strict=True))
+    adjusted = adjusted_p(differences)
     rows: list[tuple[str, ...]] = []
     for run in runs:
         part, difference = results.where(run=run), differences.get(run)
@@ -82,7 +82,7 @@ def _rows(results: Results) -> list[tuple[str, ...]]:
                 mean_text(part.of("knn_k200.accuracy")),
                 mean_text(part.of("linear.accuracy")),
                 difference_text(difference) if difference else "",
-                f"{adjusted[run]:.3f}" if difference and difference.pairs > 1 else "",
+                f"{adjusted[run]:.3f}" if run in adjusted else "",
                 mean_text(part.of("mask.std"), scale=1.0, digits=3) if run.startswith("MetaMask") else "",
                 mean_text(part.of("cost.seconds"), scale=1 / 60, digits=0),
             )

@@ -2,7 +2,7 @@
 
 A table stands between two comments, which a reader of the page does not see:
 
-    <!-- table C1/table.csv -->
+    <!-- table cpu/C1/table.csv -->
     | ... |
     <!-- end -->
 """

@@ -61,6 +61,17 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
+def adjusted_p(differences: Mapping[str, Difference]) -> dict[str, float]:
+    """Holm's p-values of the comparisons that have one: a single pair tests nothing, so it is not of the family.
+
+    Example:
+      >>> adjusted_p({"a": Difference(0.2, 0.1, 3, p=0.01), "b": Difference(0.3, float("inf"), 1)})
+      {'a': 0.01}
+    """
+    tested = {name: difference.p for name, difference in differences.items() if difference.pairs > 1}
+    return dict(zip(tested, holm(list(tested.values())), strict=True))
+
+
 def detectable(deviation: float, pairs: int, *, power: float = 0.8, level: float = 0.05) -> float:
     """The mean difference that a paired t-test finds with a given probability: what a study could see.
 

@@ -7,9 +7,9 @@ folder that hubs of models understand.
 """
 
 from metamask_jax.core.array_files import Export, read_export
+from metamask_jax.core.encoder_folders import zoo_names
 from metamask_jax.errors import ExportError
 from metamask_jax.export.encoder import LoadedEncoder, Preprocessing, load_encoder
-from metamask_jax.export.folders import zoo_names
 from metamask_jax.export.hub import export_folder
 from metamask_jax.export.write import FORMATS, MASKS, export_encoder, verify_export
 

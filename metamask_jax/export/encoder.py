@@ -12,11 +12,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from metamask_jax.augment import PRESETS, CenterCrop, example_keys, make_augmentation
+from metamask_jax.core.encoder_folders import encoder_folder
 from metamask_jax.core.types import PyTree
 from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.views import eval_view
 from metamask_jax.evaluate.workdir import Run, load_run
-from metamask_jax.export.folders import encoder_folder, exported_run
+from metamask_jax.export.folders import exported_run
 from metamask_jax.models import Encoder
 from metamask_jax.training.registry import Registry
 from metamask_jax.training.state import build_encoder

@@ -1,7 +1,6 @@
 """Reading folders of exported encoders, those in the box included, as runs that can be evaluated."""
 
 import json
-import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -13,46 +12,16 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from metamask_jax.config import from_json
 from metamask_jax.core.array_files import read_export
+from metamask_jax.core.encoder_folders import CONFIG, MASK, WEIGHTS
 from metamask_jax.core.types import PyTree
-from metamask_jax.errors import ConfigError, ExportError, shown
+from metamask_jax.errors import ExportError
 from metamask_jax.evaluate.workdir import Run
 from metamask_jax.methods.base import init_module
 from metamask_jax.models.torchvision import from_torchvision
 from metamask_jax.training.registry import Registry, resolve_registry, validate
 from metamask_jax.training.state import TrainState, build_encoder
 
-WEIGHTS, MASK, CONFIG, CARD = "model.safetensors", "mask.safetensors", "config.json", "README.md"
 OURS = "metamask_jax"  # the part of config.json that other programs leave alone
-_ZOO = "zoo:"
-BOX = pathlib.Path(__file__).resolve().parents[1] / "zoo"
-
-
-def zoo_names() -> list[str]:
-    """The encoders in the box, such as `NAME` of `load_encoder("zoo:NAME")`."""
-    return sorted(path.parent.name for path in BOX.glob(f"*/{WEIGHTS}"))
-
-
-def encoder_folder(source: str | os.PathLike[str]) -> pathlib.Path | None:
-    """The folder of an exported encoder.
-
-    Args:
-      source: such a folder, or `zoo:NAME`.
-
-    Returns:
-      The folder; None if there is nothing exported, such as in the working directory of a run.
-
-    Raises:
-      ConfigError: there is no encoder of that name in the box.
-    """
-    text = os.fspath(source)
-    if text.startswith(_ZOO):
-        name = text.removeprefix(_ZOO)
-        if name not in zoo_names():
-            known = ", ".join(f"{_ZOO}{known}" for known in zoo_names()) or "none: the box of this version is empty"
-            raise ConfigError(f"{shown(text)[1:-1]} is not in the box; expected one of {known}")
-        return BOX / name
-    folder = pathlib.Path(text)
-    return folder if os.path.isfile(folder / WEIGHTS) else None
 
 
 def exported_run(folder: pathlib.Path, registry: Registry | None = None) -> Run:

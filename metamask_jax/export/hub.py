@@ -12,13 +12,14 @@ from ml_collections import ConfigDict
 
 from metamask_jax.config import default_config, to_json
 from metamask_jax.core.array_files import WRITERS, Export
+from metamask_jax.core.encoder_folders import BOX, CARD, CONFIG, MASK, WEIGHTS
 from metamask_jax.core.places import is_url
 from metamask_jax.core.storage import temporary_folder
 from metamask_jax.errors import ExportError
 from metamask_jax.evaluate.workdir import Run
 from metamask_jax.export.card import model_card
 from metamask_jax.export.encoder import Preprocessing, encoder_of
-from metamask_jax.export.folders import BOX, CARD, CONFIG, MASK, OURS, WEIGHTS, exported_run
+from metamask_jax.export.folders import OURS, exported_run
 from metamask_jax.export.write import TOLERANCE, Difference, collect, in_float32, is_resnet, verify_export
 from metamask_jax.version import __version__
 

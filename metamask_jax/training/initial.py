@@ -1,6 +1,7 @@
-"""The weights that a run begins with: random ones, or those of another run or of an exported file (`config.init`)."""
+"""The weights that a run begins with: random ones, or those of another run or an exported encoder (`config.init`)."""
 
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from metamask_jax.core.array_files import read_export
+from metamask_jax.core.encoder_folders import WEIGHTS, encoder_folder
 from metamask_jax.core.places import Place, to_place
 from metamask_jax.core.storage import is_file, is_folder
 from metamask_jax.core.types import PyTree
@@ -47,13 +49,14 @@ def first_state(config: ConfigDict, registry: Registry | None = None) -> TrainSt
 
 def _read(config: ConfigDict, like: Weights) -> tuple[Arrays, str]:
     """Arrays by their paths in a state, such as `params.encoder.conv1.kernel`, and where they come from."""
-    path = to_place(config.init["from"]).expanduser()
+    exported = encoder_folder(os.path.expanduser(config.init["from"]))
+    path = exported / WEIGHTS if exported else to_place(config.init["from"]).expanduser()
     if is_folder(path):
         return _read_workdir(config, path)
     if not is_file(path):
         raise ConfigError(
-            f"{_named(config)} does not exist; expected the folder of a pretrained run, or a file that metamask-export "
-            "has written"
+            f"{_named(config)} does not exist; expected the folder of a pretrained run, what metamask-export has "
+            "written, or zoo:NAME"
         )
     for key, allowed in (("parts", "encoder"), ("step", None)):
         if config.init[key] != allowed:
@@ -61,7 +64,7 @@ def _read(config: ConfigDict, like: Weights) -> tuple[Arrays, str]:
                 f"config.init.{key}={config.init[key]!r} with {_named(config)}, an exported file; expected "
                 f"{allowed!r}: such a file has one encoder and nothing else"
             )
-    return _read_file(path, like), str(path)
+    return _read_file(path, like), config.init["from"]
 
 
 def _read_workdir(config: ConfigDict, path: Place) -> tuple[Arrays, str]:
