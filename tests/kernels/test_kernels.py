@@ -39,6 +39,12 @@ CASES = [
     (7, 6, 2, 3, [(0, 1), (0, 0)]),
     (5, 6, 1, 1, [(0, 0), (0, 0)]),
     (5, 6, 1, 2, [(0, 0), (0, 0)]),
+    # Tiles of other sizes than the usual one.
+    (2, 2, 3, 1, [(1, 1), (1, 1)]),
+    (3, 3, 3, 1, [(1, 1), (1, 1)]),
+    (5, 5, 3, 1, [(1, 1), (1, 1)]),
+    (4, 3, 3, 2, [(1, 1), (1, 1)]),
+    (6, 6, 3, 2, [(0, 1), (0, 1)]),
 ]
 # Columns that fill the pieces of a product, leave one vector over, or do not even fill vectors.
 CHANNELS = (16, 48)
@@ -131,7 +137,8 @@ def test_the_number_of_cores_changes_no_bit(operation: str, kernel: str, monkeyp
 
 # Tiles of the first image fill whole blocks: its kernels have no second copy of their code, for the rest, to compile.
 @pytest.mark.parametrize(
-    ("window", "stride", "batch", "image"), [(3, 1, 8, (44, 12)), (5, 1, 16, (16, 16)), (3, 2, 12, (32, 16))]
+    ("window", "stride", "batch", "image"),
+    [(3, 1, 8, (44, 12)), (5, 1, 16, (16, 16)), (3, 2, 12, (32, 16)), (3, 1, 24, (5, 5))],
 )
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_float32_errors_stay_within_what_is_documented(

@@ -8,13 +8,25 @@ from typing import NamedTuple
 Matrix = tuple[tuple[float, ...], ...]
 _Rows = list[list[Fraction]]
 
-# Points by the number of taps, to which infinity is added; chosen for the smallest rounding errors.
-POINTS = {
-    2: tuple(Fraction(p, 4) for p in (0, 3, -3, 6)),
-    3: tuple(Fraction(p, 4) for p in (0, 3, -3, 6, -6)),
-    5: tuple(Fraction(p, 4) for p in (0, 2, -2, 4, -4, 8, -8)),
+# Points by the numbers of taps and of outputs of a tile; infinity is added. Chosen for the smallest rounding errors.
+_POINTS = {
+    (2, 2): (0, 1),
+    (2, 3): (0, 1, -1),
+    (2, 4): (0, 0.75, -0.75, 1.5),
+    (3, 2): (0, 1, -1),
+    (3, 3): (0, 0.75, -0.75, -1.5),
+    (3, 4): (0, 0.75, -0.75, 1.5, -1.5),
+    (3, 5): (0, 1, -1, 1.5, -1.5, 0.375),
+    (5, 4): (0, 0.5, -0.5, 1, -1, 2, -2),
 }
 STRIDED_TAPS = 3  # of the kernels that may move by two pixels
+
+
+def tiles_of(taps: int, stride: int) -> list[int]:
+    """The numbers of outputs of a tile that there are matrices for."""
+    if stride > 1:
+        return tiles_of(2, 1) if (taps, stride) == (STRIDED_TAPS, 2) else []
+    return [tile for known, tile in _POINTS if known == taps]
 
 
 class Matrices(NamedTuple):
@@ -39,20 +51,19 @@ class Matrices(NamedTuple):
 
 
 @cache
-def matrices_of(taps: int) -> Matrices:
+def matrices_of(taps: int, tile: int) -> Matrices:
     """The matrices of kernels that move by single pixels."""
-    output, kernel, input_ = _cook_toom(taps)
+    output, kernel, input_ = _cook_toom(taps, tile)
     return Matrices(_floats(output), _floats(kernel), _floats(input_), len(output))
 
 
 @cache
-def strided_matrices() -> Matrices:
+def strided_matrices(tile: int) -> Matrices:
     """Those of kernels of three taps that move by two pixels: the sum of two convolutions that move by one.
 
     Pixels at even places meet the outer taps, those at odd places the middle one, which needs no transform.
     """
-    output, (outer, middle), even = _two_phases()
-    tile = len(output)
+    output, (outer, middle), even = _two_phases(tile)
     input_ = [_spread(row, range(0, 2 * tile + 1, 2), 2 * tile + 1) for row in even]
     input_ += [_unit(2 * v + 1, 2 * tile + 1) for v in range(tile)]
     both = [[*row, *_unit(v, tile)] for v, row in enumerate(output)]
@@ -60,13 +71,12 @@ def strided_matrices() -> Matrices:
 
 
 @cache
-def transposed_strided_matrices(low: int) -> Matrices:
+def transposed_strided_matrices(tile: int, low: int) -> Matrices:
     """Those of their input gradients, with kernels turned round; `low` is the padding before the first pixel, 0 or 1.
 
     Pixels that have met the outer taps and pixels that have met the middle one alternate; `low` says which come first.
     """
-    output, (outer, middle), even = _two_phases()
-    tile = len(output)
+    output, (outer, middle), even = _two_phases(tile)
     input_ = even + [_unit(v + 1 - low, tile + 1) for v in range(tile)]
     phases = (
         [[*row, *[Fraction(0)] * tile] for row in output],
@@ -82,16 +92,15 @@ def transposed(matrix: Matrix) -> Matrix:
     return tuple(zip(*matrix, strict=True))
 
 
-def _two_phases() -> tuple[_Rows, tuple[_Rows, list[Fraction]], _Rows]:
+def _two_phases(tile: int) -> tuple[_Rows, tuple[_Rows, list[Fraction]], _Rows]:
     """The matrices of a kernel with the outer ones of three taps, and the row that picks the middle one."""
-    output, kernel, input_ = _cook_toom(2)
+    output, kernel, input_ = _cook_toom(2, tile)
     return output, ([_spread(row, (0, 2), STRIDED_TAPS) for row in kernel], _unit(1, STRIDED_TAPS)), input_
 
 
-def _cook_toom(taps: int) -> tuple[_Rows, _Rows, _Rows]:
+def _cook_toom(taps: int, tile: int) -> tuple[_Rows, _Rows, _Rows]:
     """Output, kernel and input matrix by the construction of Cook and Toom."""
-    points = POINTS[taps]
-    tile = len(points) + 2 - taps
+    points = [Fraction(p) for p in _POINTS[taps, tile]]
 
     def polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
         coefficients = [Fraction(1)]

@@ -6,15 +6,16 @@ A tile of `m` outputs of a one-dimensional filter with `r` taps is a product of 
     y  =  A^T [ (G w) * (B^T x) ]           two dimensions: the same on both axes
 
 With images and channels, every point is one matrix product. The weight gradient is the exact transpose of the same
-formula, so the three operations share their three matrices. Tiles are of 4x4 outputs: 3x3 kernels then take 4 times
-fewer multiplications in all of them, 5x5 kernels 6.25 times. A sum of convolutions is summed before the last transform.
+formula, so the three operations share their three matrices. Tiles are of 4x4 outputs, unless others fit a small image
+far better: 3x3 kernels then take 4 times fewer multiplications in all of them, 5x5 kernels 6.25 times. A sum of
+convolutions is summed before the last transform.
 
 A kernel of three taps that moves by two pixels is the sum of two that move by one: the outer taps meet every other
 pixel, the middle one those in between. Their matrices side by side have 9 points for 4 outputs, so that 3x3 kernels
 take 1.8 times fewer multiplications. Its input gradient is of the same kind: tiles of 8x8 pixels from 5x5.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -26,12 +27,11 @@ from metamask_jax.kernels.geometry import Geometry
 from metamask_jax.kernels.native.emit import VECTOR, Emitter, Index, Product, value
 from metamask_jax.kernels.native.ffi import Body, call, parts, shares
 from metamask_jax.kernels.native.points import (
-    POINTS,
-    STRIDED_TAPS,
     Matrices,
     Matrix,
     matrices_of,
     strided_matrices,
+    tiles_of,
     transposed,
     transposed_strided_matrices,
 )
@@ -42,6 +42,7 @@ from metamask_jax.kernels.native.transform import Grid, Square, transform
 # core's own cache; more where the kernel at all points stays in none, and is read from memory for every block.
 _BLOCK, _LONG_BLOCK = 24, 66
 _LARGE = 2**23  # numbers
+_TILE, _FAR_LESS = 4, 0.7  # the usual tile; another one must multiply so much less
 
 
 class _Plan(NamedTuple):
@@ -60,6 +61,11 @@ class _Plan(NamedTuple):
     output: tuple[int, int]
 
     @property
+    def products(self) -> int:
+        """Of an image and each pair of channels."""
+        return prod(self.tiles) * self.matrices.side**2
+
+    @property
     def tiles(self) -> tuple[int, int]:
         """How many there are from top to bottom and from left to right."""
         down, across = (-(-size // len(self.matrices.output)) for size in self.output)
@@ -68,12 +74,11 @@ class _Plan(NamedTuple):
 
 def suits(geometry: Geometry) -> bool:
     """Whether there are matrices for the window and its stride, and it never lies in the padding alone."""
-    (rows, columns), lows = geometry.window, [low for low, _ in geometry.padding]
-    if rows != columns or max(map(max, geometry.padding)) >= rows:
+    (taps, columns), (stride, across) = geometry.window, geometry.strides
+    if taps != columns or stride != across or taps < 3 or max(map(max, geometry.padding)) >= taps:
         return False
-    if geometry.strides == (2, 2):
-        return rows == STRIDED_TAPS and lows[0] == lows[1] < 2
-    return rows in POINTS and rows > 2 and geometry.strides == (1, 1)
+    lows = [low for low, _ in geometry.padding]
+    return bool(tiles_of(taps, stride)) and (stride == 1 or lows[0] == lows[1] < 2)
 
 
 def conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
@@ -108,15 +113,28 @@ def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
 
 def _forward(geometry: Geometry) -> _Plan:
     first = -geometry.padding[0][0], -geometry.padding[1][0]
-    matrices = strided_matrices() if geometry.strides == (2, 2) else matrices_of(geometry.window[0])
-    return _Plan(matrices, first, geometry.image, geometry.output)
+    (taps, _), (stride, _) = geometry.window, geometry.strides
+    plans = {}
+    for tile in tiles_of(taps, stride):
+        matrices = strided_matrices(tile) if stride == 2 else matrices_of(taps, tile)
+        plans[tile] = _Plan(matrices, first, geometry.image, geometry.output)
+    return _least(plans)
 
 
 def _backward(geometry: Geometry) -> _Plan:
-    if geometry.strides != (2, 2):
+    if geometry.strides == (1, 1):
         return _forward(geometry.mirrored)
-    low = geometry.padding[0][0]
-    return _Plan(transposed_strided_matrices(low), (low - 1, low - 1), geometry.output, geometry.image)
+    plans, low = {}, geometry.padding[0][0]
+    for tile in tiles_of(geometry.window[0], 2):
+        matrices = transposed_strided_matrices(tile, low)
+        plans[tile] = _Plan(matrices, (low - 1, low - 1), geometry.output, geometry.image)
+    return _least(plans)
+
+
+def _least(plans: Mapping[int, _Plan]) -> _Plan:
+    """That of the usual tile, or one that multiplies far less."""
+    usual, least = plans[_TILE], min(plans.values(), key=lambda plan: plan.products)
+    return least if least.products <= _FAR_LESS * usual.products else usual
 
 
 def _conv_sum(pairs: Sequence[tuple[jax.Array, jax.Array]], plan: _Plan) -> jax.Array:
