@@ -133,6 +133,8 @@ def test_the_table_of_judges_compares_masked_features_with_none_and_adjusts_for_
     by_name = {row[0]: row for row in accuracy.rows}
     assert by_name["labels of 5 %"][4].startswith("+2.")
     assert float(by_name["labels of 5 %"][5]) < 0.001
+    assert by_name["labels of 5 %"][7].startswith("+1.")
+    assert by_name["the same batch (the paper's)"][7] == ""
     assert by_name["mask fitted afterwards, labels of 5%"][4] == "+1.00 [+1.00, +1.00]"
     assert found.rows[1][3] == "0.70 ± 0.00 (5)"
     assert few.rows[3] == ("mask learned with these labels, kNN", "", "30.00 ± 0.00 (5)", "")

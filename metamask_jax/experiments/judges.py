@@ -96,6 +96,7 @@ _HEADER = (
     "kNN of h*m, to no mask [95 %]",
     "p, adjusted",
     "kNN of h*m, to h of the same run [95 %]",
+    "kNN of h*m, to a mask fitted afterwards with the same labels [95 %]",
     "kNN of h, to no mask [95 %]",
     "linear, to no mask [95 %]",
 )
@@ -138,18 +139,22 @@ def _accuracy_rows(part: Results, differences: Mapping[str, Difference]) -> list
         own = part.where(run=run)
         row = (str(run), *(mean_text(own.of(q)) for q in ("knn.accuracy", "knn.masked", "linear.accuracy")))
         if run == _BASE:
-            rows.append((*row, "", "", "", "", ""))
+            rows.append((*row, *[""] * 6))
             continue
-        others = (
-            paired_difference(own.of("knn.masked"), own.of("knn.accuracy")),
-            *(paired_difference(own.of(q), base.of(q)) for q in ("knn.accuracy", "linear.accuracy")),
-        )
+        masked, labels = own.of("knn.masked"), _JUDGES[str(run)].get("meta__labels")
+        rival = "" if labels is None else _difference(masked, base.of(f"rivals.fitted_{float(labels):g}"))
         p = f"{adjusted[str(run)]:.3f}" if str(run) in adjusted else ""
-        rows.append((*row, difference_text(differences[str(run)]), p, *(difference_text(other) for other in others)))
+        to_itself = _difference(masked, own.of("knn.accuracy"))
+        others = (_difference(own.of(q), base.of(q)) for q in ("knn.accuracy", "linear.accuracy"))
+        rows.append((*row, difference_text(differences[str(run)]), p, to_itself, rival, *others))
     for name, share in _FITTED.items():
         accuracy = mean_text(base.of(f"rivals.fitted_{share:g}"))
-        rows.append((name, "", accuracy, "", difference_text(differences[name]), "", "", "", ""))
+        rows.append((name, "", accuracy, "", difference_text(differences[name]), *[""] * 5))
     return rows
+
+
+def _difference(values: Mapping[int, float], base: Mapping[int, float]) -> str:
+    return difference_text(paired_difference(values, base))
 
 
 def _found_rows(part: Results) -> list[tuple[str, ...]]:
