@@ -96,6 +96,7 @@ def test_the_list_takes_its_times_from_finished_runs(tmp_path, monkeypatch, caps
         (["F8", "--scale=smoke", "--only", "run=Nothing"], "--only run=Nothing; no cell of F8 has these labels"),
         (["F8", "docs/results.md"], "docs/results.md; expected a file only after `page`"),
         (["page"], "page ; expected a Markdown file"),
+        (["report", "T9"], "report T9; expected one of T1, T2"),
         (["F8", "--scale=smoke", "--cell", "x"], "--cell x; expected one of SimCLR-seed0"),
     ],
 )
@@ -273,6 +274,8 @@ def test_a_report_of_one_scale_leaves_the_tables_of_others_alone(tmp_path, capsy
     for scale, accuracy in accuracies.items():
         assert f"{100 * accuracy:.2f} (1)" in (tables / scale / "F5" / "table.csv").read_text()
     assert {path.name for path in tables.iterdir()} == set(accuracies)
+    assert main(["report", "T1", "--scale=cpu", *flags]) == 0
+    assert "F5" not in capsys.readouterr().out
 
 
 def test_a_long_run_that_breaks_off_goes_on_bit_for_bit(folder, tmp_path, monkeypatch, capsys):

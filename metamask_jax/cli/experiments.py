@@ -2,7 +2,7 @@
 
 metamask-experiments list
 metamask-experiments F8 [--scale cpu] [--seeds 3] [--only run=MetaMask] [--out runs/experiments]
-metamask-experiments report --scale cpu
+metamask-experiments report [F8] --scale cpu
 metamask-experiments page docs/results.md
 """
 
@@ -24,9 +24,12 @@ from metamask_jax.experiments.scales import SCALES, Scale, scale_named
 
 def _run(arguments: Sequence[str]) -> int:
     parser = Parser("Regenerates tables and figures of the paper.")
-    parser.add_argument("what", help="an experiment, `list`, `report` for all that have results, or `page`")
+    parser.add_argument("what", help="an experiment, `list`, `report` for what has results and runs nothing, or `page`")
     parser.add_argument(
-        "page", nargs="?", type=local_path_name, help="with `page`: the Markdown file to bring up to date"
+        "of",
+        nargs="?",
+        type=local_path_name,
+        help="with `page`: the Markdown file to bring up to date; with `report`: one experiment instead of all",
     )
     parser.add_argument("--scale", default="cpu", help=f"one of {', '.join(SCALES)} (%(default)s)")
     parser.add_argument("--seeds", type=whole_number(1), help="how many (the scale's own number)")
@@ -52,19 +55,23 @@ def _run(arguments: Sequence[str]) -> int:
     scale = scale_named(flags.scale)
     if flags.what == "page":
         return _page(flags)
-    if flags.page is not None:
-        raise ConfigError(f"{flags.page}; expected a file only after `page`")
+    if flags.what == "report":
+        return _report(scale, flags)
+    if flags.of is not None:
+        raise ConfigError(f"{flags.of}; expected a file only after `page`, and an experiment only after `report`")
     if flags.what == "list":
         return _list(scale, flags)
-    names = list(EXPERIMENTS) if flags.what == "report" else [flags.what]
-    for name in names:
-        if name not in EXPERIMENTS:
-            raise ConfigError(f"{name}; expected list, report, page or one of {', '.join(EXPERIMENTS)}")
-    if flags.what == "report":
-        for name in names:
-            _show(name, _jobs(name, scale, flags), scale, flags)
-        return 0
+    if flags.what not in EXPERIMENTS:
+        raise ConfigError(f"{flags.what}; expected list, report, page or one of {', '.join(EXPERIMENTS)}")
     return _experiment(flags.what, scale, flags)
+
+
+def _report(scale: Scale, flags: Any) -> int:
+    if flags.of is not None and flags.of not in EXPERIMENTS:
+        raise ConfigError(f"report {flags.of}; expected one of {', '.join(EXPERIMENTS)}, or nothing for all of them")
+    for name in EXPERIMENTS if flags.of is None else [flags.of]:
+        _show(name, _jobs(name, scale, flags), scale, flags)
+    return 0
 
 
 def _experiment(name: str, scale: Scale, flags: Any) -> int:
@@ -148,9 +155,9 @@ def _show(name: str, jobs: list[Job], scale: Scale, flags: Any) -> None:
 
 def _page(flags: Any) -> int:
     """Brings the tables of a page up to date with the CSV files in the folder of the same name beside it."""
-    if flags.page is None or not pathlib.Path(flags.page).is_file():
-        raise ConfigError(f"page {flags.page or ''}; expected a Markdown file, such as docs/results.md")
-    path = pathlib.Path(flags.page)
+    if flags.of is None or not pathlib.Path(flags.of).is_file():
+        raise ConfigError(f"page {flags.of or ''}; expected a Markdown file, such as docs/results.md")
+    path = pathlib.Path(flags.of)
     before = path.read_text()
     after = refreshed(before, path.with_suffix(""))
     if after != before:
