@@ -61,7 +61,11 @@ def test_another_identity_shape_type_or_structure_is_another_function(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("_sources", lambda: "others"), ("cores", lambda: 999), ("has_native", lambda: False)]
+    ("name", "value"),
+    [
+        *(("_sources", lambda: "others"), ("_processor", lambda: "another")),
+        *(("cores", lambda: 999), ("has_native", lambda: False)),
+    ],
 )
 def test_other_sources_or_another_machine_make_another_function(name, value, tmp_path, monkeypatch):
     left_in(tmp_path)(NUMBERS)

@@ -5,13 +5,14 @@ first: seconds for a meta step. Here a file is found by what a program is made f
 libraries, the configuration, the shapes of the arguments, the machine.
 """
 
-import ctypes
 import json
 import logging
 import os
 import pathlib
 import pickle
+import platform
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -93,7 +94,7 @@ class _Traced:
         with _heard() as events:
             compiled = self._lowered.compile()
         self._ready[self._like] = compiled
-        if _FOUND not in events:  # XLA forgets some of a program that it has itself read from a file
+        if _FOUND not in events:  # XLA cannot write all of a program that it has read from a file of JAX's
             _write(self._path, compiled)
         return compiled
 
@@ -104,7 +105,7 @@ def _read(path: pathlib.Path) -> jax.stages.Compiled | None:
     if content is None:
         return None
     try:
-        kernels, program, inputs, outputs = pickle.loads(content)
+        kernels, program, inputs, outputs = pickle.loads(zlib.decompress(content))
         if kernels and not _native().restore(kernels):
             return None
         devices = jax.local_devices()
@@ -117,7 +118,8 @@ def _read(path: pathlib.Path) -> jax.stages.Compiled | None:
 def _write(path: pathlib.Path, compiled: jax.stages.Compiled) -> None:
     kernels = _native().registered() if has_native() else []
     with suppress(OSError, ValueError, NotImplementedError):  # no room, or a program that JAX cannot write
-        write_sealed(path, pickle.dumps([kernels, *serialize_executable.serialize(compiled)]))
+        content = pickle.dumps([kernels, *serialize_executable.serialize(compiled)])
+        write_sealed(path, zlib.compress(content, level=1))
 
 
 @contextmanager
@@ -160,7 +162,17 @@ def _made_from() -> list[Any]:
     machine = [client.platform, client.platform_version, [device.device_kind for device in jax.local_devices()]]
     flags = [os.environ.get(name) for name in ("XLA_FLAGS", "METAMASK_KERNELS")]
     kernels = _native().source() if has_native() else None
-    return [_sources(), kernels, cores(), sys.version, ctypes.sizeof(ctypes.c_void_p), machine, flags, repr(settings)]
+    return [_sources(), kernels, cores(), sys.version, _processor(), machine, flags, repr(settings)]
+
+
+@cache
+def _processor() -> str:
+    """What XLA compiles for: machines that share a folder of programs may differ in it."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # no Linux
+        return f"{platform.machine()} {platform.processor()}"
+    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
 
 
 @cache
