@@ -3,9 +3,10 @@
     python benchmarks/compile.py [--against COMMIT] [--programs quickstart:joint ...] [--repeats 3]
 
 Each figure is of a process of its own with nothing kept from before; both versions run in turns, and medians are
-compared. `trace` is what Python does, native kernels included, `compile` what XLA does. `start` is the whole command
-`run_pretrain.py --config quickstart` for one step, when an earlier start has left its programs: `first` without them,
-`second` with them. CPU seconds of all threads, so that a busy machine matters little.
+compared. `trace` is what Python does, native kernels included, `compile` what XLA does, `weights` (of `CONFIG:init`)
+what the first state of a run takes. `start` is the whole command `run_pretrain.py --config quickstart` for one step,
+when an earlier start has left its programs: `first` without them, `second` with them. CPU seconds of all threads, so
+that a busy machine matters little.
 """
 
 import argparse
@@ -27,7 +28,7 @@ START = ("run_pretrain.py", "--config", "quickstart", "--config.train.steps=1", 
 
 
 def measure(program: str) -> dict[str, float]:
-    """CPU seconds of this process for one training step, `CONFIG:joint` or `CONFIG:exact`."""
+    """CPU seconds of this process for one training step, `CONFIG:joint` or `CONFIG:exact`, or the weights, `:init`."""
     began = time.process_time()
     import jax
 
@@ -35,12 +36,16 @@ def measure(program: str) -> dict[str, float]:
     from metamask_jax.config import apply_overrides, load_config
     from metamask_jax.training.compilation import lower_step, picture_shape
     from metamask_jax.training.registry import validate
+    from metamask_jax.training.state import init_state
 
     set_up_process()  # as every command does
     name, _, kind = program.partition(":")
     overrides = {"mask.learn": str(kind == "exact"), "meta.estimator": "exact"}
     config = validate(apply_overrides(load_config(name), overrides))
     imported = time.process_time()
+    if kind == "init":
+        jax.block_until_ready(init_state(config))
+        return {"import": imported - began, "weights": time.process_time() - imported}
     lowered = lower_step(config, jax.devices(), picture_shape(config))
     traced = time.process_time()
     lowered.compile()
@@ -104,7 +109,7 @@ def compare(trees: dict[str, pathlib.Path], programs: list[str], repeats: int) -
         for program in programs:
             for version, tree in trees.items():
                 seconds = starts(tree) if program == "start" else in_process(tree, program)
-                if program != "start":
+                if "trace" in seconds:
                     seconds["trace + compile"] = seconds["trace"] + seconds["compile"]
                 for part, value in seconds.items():
                     found.setdefault(f"{program} {part}", {}).setdefault(version, []).append(value)
@@ -115,7 +120,9 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", metavar="COMMIT", help="a commit to compare with")
-    parser.add_argument("--programs", nargs="+", default=[*PROGRAMS, "start"], help="CONFIG:joint, CONFIG:exact, start")
+    parser.add_argument(
+        "--programs", nargs="+", default=[*PROGRAMS, "start"], help="CONFIG:joint, CONFIG:exact, CONFIG:init, start"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="all figures instead of a table")
     parser.add_argument("--measure", metavar="PROGRAM", help=argparse.SUPPRESS)

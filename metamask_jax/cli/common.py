@@ -173,7 +173,8 @@ def keep_compiled_programs() -> None:
             to_place(folder)  # which refuses what JAX would take for a local folder
     else:
         keep_programs(PROGRAMS)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+        # The smallest too: dozens of them, each faster to read than to compile.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | None) -> int:

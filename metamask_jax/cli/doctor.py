@@ -241,12 +241,14 @@ def _programs() -> Finding:
     """Checks the compiled programs that commands keep; a damaged one is never run."""
     from metamask_jax.cli.common import PROGRAMS
     from metamask_jax.kernels.programs import is_whole
+    from metamask_jax.training.kept import SUFFIX
 
     name = os.environ.get("JAX_COMPILATION_CACHE_DIR") or PROGRAMS
     if is_url(name):
         return Finding("compiled programs", "absent", f"none on this machine; JAX keeps them in {name}")
     folder = pathlib.Path(name).expanduser()
-    suffixes = ("-cache", ".o") if str(folder) == str(pathlib.Path(PROGRAMS).expanduser()) else (".o",)
+    ours = (".o", SUFFIX)
+    suffixes = ("-cache", *ours) if str(folder) == str(pathlib.Path(PROGRAMS).expanduser()) else ours
     paths = [path for path in folder.glob("*") if path.name.endswith(suffixes)]
     damaged = [path for path in paths if not is_whole(path)]
     if damaged:

@@ -70,8 +70,11 @@ def _pretrain(arguments: Sequence[str]) -> int:
         return run_sweep(config, flags.workdir, flags.sweep, seeds=flags.seeds, **how)
     if arguments:
         from metamask_jax.evaluate.online import pretrain
+        from metamask_jax.kernels.programs import programs_folder
+        from metamask_jax.training.settings import Programs
 
-        pretrain(config, flags.workdir, accept_changes=flags.accept_changes, restart=flags.restart, profile=profile)
+        how = {"accept_changes": flags.accept_changes, "restart": flags.restart}
+        pretrain(config, flags.workdir, **how, programs=Programs(programs_folder()), profile=profile)
     else:
         from metamask_jax.cli.quickstart import run_quickstart
 

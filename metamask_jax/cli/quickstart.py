@@ -13,10 +13,13 @@ from metamask_jax.core.places import Place, to_place
 from metamask_jax.core.storage import write_atomically
 from metamask_jax.data.sources import Source
 from metamask_jax.evaluate.knn import knn_accuracy
-from metamask_jax.evaluate.online import OnlineEvaluator, pretrain
+from metamask_jax.evaluate.online import OnlineEvaluator, make_evaluator, pretrain
 from metamask_jax.evaluate.probe import linear_probe
 from metamask_jax.evaluate.workdir import load_run
+from metamask_jax.kernels.programs import programs_folder
 from metamask_jax.reporting.report import write_report
+from metamask_jax.training.registry import validate
+from metamask_jax.training.settings import Programs
 from metamask_jax.training.state import TrainState, init_state
 
 _OPENING = (
@@ -41,19 +44,22 @@ def run_quickstart(config: ConfigDict, workdir: str | os.PathLike[str]) -> list[
     Returns:
       The rows of the table it prints, each with a `name`, and `knn` and `linear` accuracy.
     """
-    place = to_place(workdir)
+    place, programs = to_place(workdir), Programs(programs_folder())
     say(_OPENING)
+    config = validate(config)
     without = config.copy_and_resolve_references()
     without.mask.learn = False
-    rows = [_row("raw pixels, half size", config, None), _row("untrained encoder", config, init_state(config))]
+    monitor = make_evaluator(config, programs=programs)
+    rows = [_row("raw pixels, half size", monitor, config, None)]
+    rows.append(_row("untrained encoder", monitor, config, init_state(config)))
     for name, run, folder in (("SimCLR + BT, mask fixed", without, "fixed_mask"), ("MetaMask", config, "metamask")):
-        pretrain(run, place / folder)
-        rows.append(_row(name, run, load_run(place / folder, step="last").state))
+        pretrain(run, place / folder, programs=programs)
+        rows.append(_row(name, monitor, config, load_run(place / folder, step="last").state))
     report = _add_table(place / "metamask", rows)
     print(f"\n{'':28}{'kNN':>8}{'linear':>9}")
     for row in rows:
         print(f"{row['name']:28}{row['knn']:8.1%}{row['linear']:9.1%}")
-    classes = len(OnlineEvaluator(config).splits[1].class_names)
+    classes = len(monitor.splits[1].class_names)
     say(f"\n{_lesson(rows, chance=1 / classes)}\n\nreport: {report}\n\nTo try next:")
     for command, what in _NEXT.items():
         print(f"  # {what}\n  {runnable(command.format(run=place / 'metamask'))}")
@@ -72,9 +78,8 @@ def _lesson(rows: list[dict[str, Any]], *, chance: float) -> str:
     )
 
 
-def _row(name: str, config: ConfigDict, state: TrainState | None) -> dict[str, Any]:
+def _row(name: str, monitor: OnlineEvaluator, config: ConfigDict, state: TrainState | None) -> dict[str, Any]:
     """Accuracies of the features of a state, or of the pixels themselves."""
-    monitor = OnlineEvaluator(config)
     train, test = monitor.splits
     features = partial(monitor.features, state) if state is not None else _pixels
     data = (*features(train), *features(test))

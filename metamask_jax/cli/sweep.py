@@ -116,6 +116,7 @@ def run_sweep(
       The exit code: 1 if a run failed; the others are run all the same.
     """
     from metamask_jax.evaluate.online import pretrain
+    from metamask_jax.kernels.programs import programs_folder
     from metamask_jax.training import processes
     from metamask_jax.training.distributed import is_main
     from metamask_jax.training.settings import Programs
@@ -126,7 +127,7 @@ def run_sweep(
     with processes.shared_refusals():
         done = [cell.is_finished(**how) for cell in cells] if is_main() else []
     done = json.loads(processes.exchange(json.dumps(done))[0])
-    programs, failures = Programs(), []
+    programs, failures = Programs(programs_folder()), []
     for number, (cell, finished) in enumerate(zip(cells, done, strict=True), start=1):
         _log.info("run %d of %d, %s%s", number, len(cells), cell.workdir.name, ": finished before" if finished else "")
         if finished:

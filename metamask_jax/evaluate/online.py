@@ -1,5 +1,6 @@
 """Pretraining as it is usually run: evaluated while it goes on, with a report at the end."""
 
+import dataclasses
 import logging
 import os
 from functools import cached_property, partial
@@ -66,7 +67,7 @@ def pretrain(
         accept_changes=accept_changes,
         restart=restart,
         registry=registry,
-        make_evaluator=partial(_make_evaluator, programs=programs, given=registry),
+        make_evaluator=partial(make_evaluator, programs=programs, given=registry),
         programs=programs,
         profile=profile,
     )
@@ -107,11 +108,25 @@ class _Seen(NamedTuple):
     votes: _Votes | None
 
 
-def _make_evaluator(
-    config: ConfigDict, registry: Registry, *, programs: Programs, given: Registry | None
+def make_evaluator(
+    config: ConfigDict, registry: Registry | None = None, *, programs: Programs, given: Registry | None = None
 ) -> "OnlineEvaluator":
-    extract = programs.evaluation(config, given, lambda: make_extractor(config, registry=registry))
-    return OnlineEvaluator(config, registry, extract=extract)
+    """Builds what evaluates the states of a run.
+
+    Args:
+      config: a validated configuration.
+      registry: what the configuration's names stand for; None is ours and `config.plugins`.
+      programs: shared by runs that follow each other in this process.
+      given: the registry as the caller of the run gave it.
+    """
+
+    def build(identity: str) -> Extractor:
+        made = make_extractor(config, registry=registry)
+        run = programs.keep(made.run, identity, config, given)
+        run_cropped = programs.keep(made.run_cropped, f"cropped {identity}", config, given)
+        return dataclasses.replace(made, run=run, run_cropped=run_cropped)
+
+    return OnlineEvaluator(config, registry, extract=programs.evaluation(config, given, build))
 
 
 class OnlineEvaluator:

@@ -140,7 +140,11 @@ def keep_state(state: PyTree, params: PyTree, memory: PyTree, clock: Clock) -> P
 
 def init_module(module: nn.Module, key: jax.Array, *shape: int) -> tuple[PyTree, PyTree]:
     """Parameters and BatchNorm statistics of a module for inputs of a shape, both possibly empty."""
-    variables = jax.jit(module.init, static_argnames="train")(key, jnp.zeros(shape), train=True)
+    # What runs once need not be fast, and the compiler of CPUs would take seconds to make it so.
+    alone = not isinstance(key, jax.core.Tracer) and jax.default_backend() == "cpu"
+    options: Any = {"xla_backend_optimization_level": 0} if alone else None
+    init = jax.jit(module.init, static_argnames="train", compiler_options=options)
+    variables = init(key, jnp.zeros(shape), train=True)
     return variables["params"], variables.get("batch_stats", {})
 
 

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from metamask_jax.config import flatten, set_key
 from metamask_jax.training import distributed
+from metamask_jax.training.kept import Kept
 from metamask_jax.training.registry import REGISTRY, Registry, resolve_registry
 from metamask_jax.training.step import Step, make_train_step
 
@@ -49,6 +50,8 @@ _NOT_THE_STEP = (
     *("checkpoint.", "data.dir", "data.prefetch", "eval.", "guard.", "init.", "log."),
     *("train.epochs", "train.seed", "train.steps"),
 )
+# What the encoder in evaluation does not see either.
+_NOT_THE_ENCODER = ("data.size", "loss.", "mask.", "meta.", "optimizer.", "train.accumulate", "train.batch_size")
 _MOST_MAPS = 0.5  # share of the memory maps that a process may have, which the programs of dozens of runs exhaust
 
 
@@ -106,8 +109,14 @@ def make_program(
 class Programs:
     """What the runs of one process compile, for runs that follow each other: equal programs are compiled once."""
 
-    def __init__(self) -> None:
-        """Holds none yet."""
+    def __init__(self, folder: pathlib.Path | None = None) -> None:
+        """Holds none yet.
+
+        Args:
+          folder: where programs outlive the process. Whoever changes functions of this package at run time should give
+            none: a program is found there by the sources, not by what has become of them.
+        """
+        self._folder = folder
         self._built: dict[str, tuple[Registry | None, Any]] = {}
 
     def step(self, config: ConfigDict, *, registry: Registry | None = None, **lengths: int) -> Any:
@@ -123,18 +132,36 @@ class Programs:
         if _share_of_maps() > _MOST_MAPS:
             self._built.clear()
             jax.clear_caches()
-        return self._once(
-            _identity(config, registry, lengths),
-            registry,
-            lambda: distributed.parallelize(
-                make_program(config, **lengths, axis_name=distributed.AXIS, registry=registry)
-            ),
-        )
+        identity = _identity(config, registry, lengths)
 
-    def evaluation(self, config: ConfigDict, registry: Registry | None, build: Callable[[], T]) -> T:
-        """What evaluates the encoder of a validated configuration: what `build` gave for its like, or gives now."""
+        def build() -> Any:
+            program = make_program(config, **lengths, axis_name=distributed.AXIS, registry=registry)
+            return self.keep(distributed.parallelize(program), f"step {identity}", config, registry)
+
+        return self._once(identity, registry, build)
+
+    def keep(self, function: T, identity: str, config: ConfigDict, registry: Registry | None) -> T | Kept:
+        """The function, made to outlive the process if it is of our own code, on the CPU of one host.
+
+        Args:
+          function: what `jax.jit` or `jax.pmap` gave.
+          identity: everything that tells it from others with the same arguments.
+          config: whose plugins may change it, so that it is not kept.
+          registry: likewise; None is ours and `config.plugins`.
+        """
+        ours = registry is None and not config.plugins
+        if self._folder is None or not ours or jax.process_count() > 1 or jax.default_backend() != "cpu":
+            return function
+        return Kept(function, identity, self._folder)
+
+    def evaluation(self, config: ConfigDict, registry: Registry | None, build: Callable[[str], T]) -> T:
+        """What evaluates the encoder of a validated configuration: what `build` gave for its like, or gives now.
+
+        `build` gets what tells it from others, for `keep`.
+        """
         lengths = dict.fromkeys(_LENGTHS, 0)
-        return self._once(f"{config.eval.to_json()} {_identity(config, registry, lengths)}", registry, build)
+        identity = f"evaluation {config.eval.to_json()} {_identity(config, registry, lengths, _NOT_THE_ENCODER)}"
+        return self._once(identity, registry, lambda: build(identity))
 
     def _once(self, key: str, registry: Registry | None, build: Callable[[], T]) -> T:
         if key not in self._built:
@@ -152,14 +179,16 @@ def _share_of_maps() -> float:
         return 0.0  # no Linux, no such limit
 
 
-def _identity(config: ConfigDict, registry: Registry | None, lengths: dict[str, int]) -> str:
-    """What a program is compiled for, as text."""
+def _identity(
+    config: ConfigDict, registry: Registry | None, lengths: dict[str, int], without: tuple[str, ...] = ()
+) -> str:
+    """What a program is compiled for, as text; `without` are beginnings of keys that it does not see either."""
     arguments = _arguments(config, resolve_registry(registry, config))
     values = {**flatten(config), **lengths}
     static = {
         key: value
         for key, value in values.items()
-        if not key.startswith(_NOT_THE_STEP) and (key not in arguments or value is None)
+        if not key.startswith((*_NOT_THE_STEP, *without)) and (key not in arguments or value is None)
     }
     return json.dumps([static, None if registry is None else id(registry)], sort_keys=True, default=repr)
 

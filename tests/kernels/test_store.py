@@ -133,7 +133,7 @@ def test_a_file_that_cannot_be_read_or_replaced_is_no_error(folder: Path, restar
 def test_code_is_kept_for_this_processor_compiler_and_source_alone(
     name: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = ffi._source.__wrapped__
+    source = ffi.source.__wrapped__
     before = source()
     assert source() == before
     *modules, attribute = name.split(".")

@@ -33,7 +33,9 @@ _DATA = 24  # of a buffer
 _METADATA = 24  # of the extension by which XLA asks for a handler's version
 _MAJOR, _MINOR = 24, 28  # of the metadata
 
-_engines: dict[str, binding.ExecutionEngine] = {}  # they own the compiled code
+# They own the compiled code: kernels that XLA knows, and functions that Python calls.
+_engines: dict[str, binding.ExecutionEngine] = {}
+_functions: dict[str, binding.ExecutionEngine] = {}
 _lock = threading.Lock()
 
 
@@ -89,9 +91,7 @@ def call(
     with _lock:
         if name not in _engines:
             write = partial(_handler, kernel(*settings), host, dtype.name, len(operands), len(shapes), parts)
-            engine = _engine(name, write)
-            handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("handler"))
-            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
+            _register(name, _engine(name, write))
     results = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape in shapes]
     return jax.ffi.ffi_call(name, results)(*operands)
 
@@ -117,20 +117,54 @@ def function(name: str, types: Sequence[ir.Type], element: ir.Type, write: Write
         return module
 
     with _lock:
-        engine = _engines.get(name) or _engine(name, module)
-    address: int = engine.get_function_address("function")
+        if name not in _functions:
+            _functions[name] = _engine(name, module)
+    address: int = _functions[name].get_function_address("function")
     return address
+
+
+def registered() -> list[str]:
+    """Names of the kernels that XLA's programs in this process may call."""
+    with _lock:
+        return sorted(_engines)
+
+
+def restore(names: Sequence[str]) -> bool:
+    """Makes kernels that another process has compiled known to XLA; False if one of them is not kept."""
+    with _lock:
+        for name in names:
+            if name in _engines:
+                continue
+            code = load(f"{name}-{source()}")
+            if code is None:
+                return False
+            _register(name, _run(code))
+    return True
+
+
+@cache
+def source() -> str:
+    """Digest of what machine code depends on beside the settings: our sources, XLA's interface, LLVM, the processor."""
+    files = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    compiler = llvmlite.__version__, binding.llvm_version_info
+    return blake2b(repr((files, compiler, _host(), _version())).encode(), digest_size=16).hexdigest()
+
+
+def _register(name: str, engine: binding.ExecutionEngine) -> None:
+    """Makes a kernel known to XLA."""
+    handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("handler"))
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
+    _engines[name] = engine
 
 
 def _engine(name: str, module: Callable[[], ir.Module]) -> binding.ExecutionEngine:
     """The machine code of a module, from where such code is kept or compiled, loaded into this process."""
-    key = f"{name}-{_source()}"
+    key = f"{name}-{source()}"
     code = load(key)
     if code is None:
         code = _compile(module())
         store(key, code)
-    _engines[name] = _run(code)
-    return _engines[name]
+    return _run(code)
 
 
 def _handler(body: Body, host: Machine, dtype: str, operands: int, results: int, parts: int) -> ir.Module:
@@ -181,14 +215,6 @@ def _target() -> binding.TargetMachine:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     return binding.Target.from_default_triple().create_target_machine(**_host(), opt=2, jit=True)
-
-
-@cache
-def _source() -> str:
-    """Digest of what machine code depends on beside the settings: our sources, XLA's interface, LLVM, the processor."""
-    files = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
-    compiler = llvmlite.__version__, binding.llvm_version_info
-    return blake2b(repr((files, compiler, _host(), _version())).encode(), digest_size=16).hexdigest()
 
 
 def _host() -> dict[str, str]:
