@@ -5,7 +5,7 @@
 All kernels of a layer are timed in turns in one run and the best time of each is kept; the one that `conv2d` chooses is
 starred. With `--chosen` it alone is timed, and a table has one row per layer. The batch holds both views of 64
 pictures, as a training step has them. GFLOP/s count a direct convolution, whatever the kernel multiplies, and do not
-carry over to another machine. Seconds are those of the processor, of all cores together: others who use it matter less.
+carry over to another machine.
 """
 
 import argparse
@@ -63,9 +63,9 @@ def best_times(functions: dict[str, Callable[[], object]], repeats: int) -> dict
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats + 1):
         for name, function in functions.items():
-            start = time.process_time()
+            start = time.perf_counter()
             jax.block_until_ready(function())
-            times[name].append(time.process_time() - start)
+            times[name].append(time.perf_counter() - start)
     return {name: min(values[1:]) for name, values in times.items()}
 
 
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--chosen", action="store_true", help="time only the kernels that are chosen")
     flags = parser.parse_args()
     keep_freed_memory()
-    print(f"GFLOP per second of one core, batch {flags.batch}, float32, {jax.devices()[0].platform}")
+    print(f"GFLOP/s, batch {flags.batch}, float32, {jax.devices()[0].platform}")
     if flags.chosen:
         print_chosen(LAYERS[flags.encoder], flags.batch, flags.repeats)
         return
