@@ -33,22 +33,13 @@ LAYERS = {
         (8, 256, 512, 3, 2),
         (4, 512, 512, 3, 1),
     ],
-    # ResNet-18 of width 1/4
-    "narrow": [
-        (32, 3, 16, 3, 1),
-        (32, 16, 16, 3, 1),
-        (32, 16, 32, 3, 2),
-        (32, 16, 32, 1, 2),
-        (16, 32, 32, 3, 1),
-        (16, 32, 64, 3, 2),
-        (8, 64, 64, 3, 1),
-        (8, 64, 128, 3, 2),
-        (4, 128, 128, 3, 1),
-    ],
     "conv": [(32, 3, 96, 3, 1), (15, 96, 256, 5, 1), (7, 256, 384, 3, 1), (7, 384, 384, 3, 1), (7, 384, 256, 3, 1)],
     # `conv` of width 1/8 at 24 pixels, as the short runs have it
     "short": [(24, 3, 12, 3, 1), (11, 12, 32, 5, 1), (5, 32, 48, 3, 1), (5, 48, 48, 3, 1), (5, 48, 32, 3, 1)],
 }
+LAYERS["narrow"] = [  # ResNet-18 of width 1/4
+    (size, max(3, channels // 4), features // 4, *rest) for size, channels, features, *rest in LAYERS["resnet18"]
+]
 # Kernels, operands, and how many convolutions it is.
 OPERATIONS: dict[str, tuple[dict[str, cpu_kernels.Kernel], tuple[str, ...], int]] = {
     "conv": (cpu_kernels.CONV, ("x", "w"), 1),

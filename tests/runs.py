@@ -82,3 +82,12 @@ def ended(started, timeout=300):
 def lines(workdir):
     """How many steps a run has logged."""
     return len(read_json_lines(workdir / "metrics.jsonl"))
+
+
+def assert_refused(code, errors, message, workdir):
+    """What is asked of a process that cannot use its input: one sentence, exit code 2, nothing written."""
+    assert code == 2, errors
+    assert message in errors
+    assert "Traceback" not in errors
+    assert len(errors.strip().splitlines()) == 1, errors
+    assert not workdir.exists()

@@ -1,6 +1,5 @@
 """Real processes: killed at random moments, joined over loopback, started with bad input."""
 
-import os
 import random
 import re
 import shutil
@@ -13,8 +12,7 @@ import pytest
 
 from metamask_jax.cli.pretrain import main as pretrain_command
 from metamask_jax.training import processes
-from metamask_jax.version import __version__
-from tests.runs import ROOT, ended, free_port, lines, run, start, start_pair, write_config
+from tests.runs import assert_refused, ended, free_port, lines, run, start, start_pair, write_config
 from tests.short_runs import final_state, trajectory
 from tests.tiny import tiny_config
 
@@ -218,44 +216,6 @@ def test_tasks_that_slurm_allows_but_has_not_started_are_not_waited_for(monkeypa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("first", "second", "message"),
-    [
-        ([], ["--config.train.seed=1"], "disagree (train.seed is 0 on process 0 and 1 on process 1)"),
-        ([], ["--config.data.options.test_size=31"], "data.options.test_size is 32 on process 0 and 31 on process 1"),
-        ([], ["--config.train.batch_size=3"], "config.train.batch_size=3; expected a multiple of 4"),
-    ],
-)
-def test_processes_that_disagree_all_say_so(shared, tmp_path, first, second, message):
-    started = start_pair(shared, tmp_path / "run", first, second)
-    for process in started:
-        _, errors = process.communicate(timeout=120)
-        assert_refused(process.returncode, errors, message, tmp_path / "run")
-
-
-@pytest.mark.slow
-def test_processes_of_different_versions_all_say_so(shared, tmp_path):
-    other = tmp_path / "other"
-    shutil.copytree(ROOT / "metamask_jax", other / "metamask_jax", ignore=shutil.ignore_patterns("__pycache__"))
-    (other / "metamask_jax" / "version.py").write_text('__version__ = "0.0.1"\n')
-    coordinator, program = f"--coordinator=127.0.0.1:{free_port()}", ("-m", "metamask_jax.cli.pretrain")
-    started = [
-        start(
-            shared,
-            tmp_path / "run",
-            *(coordinator, "--processes=2", f"--process={i}"),
-            program=program,
-            environment={"PYTHONPATH": os.pathsep.join(map(str, (*folders, ROOT)))},
-        )
-        for i, folders in enumerate(((), (other,)))
-    ]
-    for process in started:
-        _, errors = process.communicate(timeout=120)
-        message = f"metamask_jax is '{__version__}' on process 0 and '0.0.1' on process 1"
-        assert_refused(process.returncode, errors, message, tmp_path / "run")
-
-
-@pytest.mark.slow
 def test_a_workdir_that_refuses_ends_all_processes_with_the_reason(shared, uninterrupted, tmp_path):
     shutil.copytree(uninterrupted, tmp_path, dirs_exist_ok=True)
     changed = ["--config.train.seed=1"]
@@ -332,11 +292,3 @@ def test_two_runs_in_one_workdir_do_not_meet(shared, tmp_path):
     assert len(errors.strip().splitlines()) == 1, errors
     assert first.returncode == 129, said
     assert "stopped by SIGHUP" in said
-
-
-def assert_refused(code, errors, message, workdir):
-    assert code == 2, errors
-    assert message in errors
-    assert "Traceback" not in errors
-    assert len(errors.strip().splitlines()) == 1, errors
-    assert not workdir.exists()

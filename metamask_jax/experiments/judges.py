@@ -215,7 +215,7 @@ def _figure(differences: Mapping[str, Mapping[str, Difference]]) -> "Figure":
                     capsize=3,
                 )
         axis.set_yticks(range(len(names)), names if axis is axes[0] else [])
-        axis.set_ylim(len(names) - 0.5, -0.5)
+        axis.set_ylim(max(len(names), 1) - 0.5, -0.5)
         plots.style(axis, "kNN of h*m against no mask (points)", "")
         axis.set_title(dataset)
     return figure
