@@ -107,6 +107,7 @@ def test_a_refused_write_is_tried_again(bucket, folder, monkeypatch, caplog):
         bucket_module.patiently(lambda: put(b"x"), folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)  # Google's client itself asks for half a minute
 def test_a_bucket_that_refuses_for_longer_than_its_client_asks_is_asked_again(bucket, folder, monkeypatch):
     monkeypatch.setattr(bucket_module, "_PAUSE", 0.01)

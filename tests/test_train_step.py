@@ -20,6 +20,10 @@ from tests.tiny import doubled_start, plain_views, step_on, tiny_batch, tiny_con
 BATCH = tiny_batch()
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def run(config, steps=3):
     step, state, metrics = step_on(1, config), init_state(config), {}
     for _ in range(steps):
@@ -123,7 +127,7 @@ def test_the_networks_optimiser_is_pytorchs_sgd():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("devices", "accumulate"), [(2, 1), (4, 1), (4, 2)])
+@pytest.mark.parametrize(("devices", "accumulate"), [slow(2, 1), (4, 1), slow(4, 2)])
 def test_devices_follow_the_trajectory_of_one(devices, accumulate):
     """Weights, statistics, mask and optimisers after five steps: in float64 nothing but the algorithm can differ."""
     config, state = doubled_start(tiny_config({"train.accumulate": str(accumulate), "data.augmentation": "plain"}))
@@ -137,6 +141,7 @@ def test_devices_follow_the_trajectory_of_one(devices, accumulate):
         assert float(metrics[name]) == pytest.approx(float(value), rel=1e-8), name
 
 
+@pytest.mark.slow
 def test_devices_agree_with_one_in_float32():
     config = tiny_config()
     state, metrics = step_on(4, config)(init_state(config), BATCH)
@@ -260,6 +265,7 @@ def test_remat_changes_nothing(usual):
     ],
     ids=lambda overrides: next(iter(overrides.values())),
 )
+@pytest.mark.slow
 def test_switches_train_finitely_and_differently(usual, overrides):
     state, metrics = run(tiny_config(overrides))
     assert int(state.skipped) == 0

@@ -110,7 +110,7 @@ def test_every_kernel_equals_lax(operation: str, channels: tuple[int, int], case
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=str)
+@pytest.mark.parametrize("case", [CASES[0], pytest.param(CASES[4], marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("kernel", NATIVE)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_shorter_vector_registers_give_the_same(

@@ -29,6 +29,7 @@ def assert_same(found, expected, **tolerance):
         np.testing.assert_allclose(other, leaf, err_msg=jax.tree_util.keystr(path), **tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_four_devices_do_what_one_does(name):
     """Losses, and after two steps weights, statistics, mask, targets and queues: float64 leaves no other excuse."""
