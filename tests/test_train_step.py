@@ -20,10 +20,6 @@ from tests.tiny import doubled_start, plain_views, step_on, tiny_batch, tiny_con
 BATCH = tiny_batch()
 
 
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 def run(config, steps=3):
     step, state, metrics = step_on(1, config), init_state(config), {}
     for _ in range(steps):
@@ -127,7 +123,10 @@ def test_the_networks_optimiser_is_pytorchs_sgd():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("devices", "accumulate"), [slow(2, 1), (4, 1), slow(4, 2)])
+@pytest.mark.parametrize(
+    ("devices", "accumulate"),
+    [(4, 1), pytest.param(2, 1, marks=pytest.mark.slow), pytest.param(4, 2, marks=pytest.mark.slow)],
+)
 def test_devices_follow_the_trajectory_of_one(devices, accumulate):
     """Weights, statistics, mask and optimisers after five steps: in float64 nothing but the algorithm can differ."""
     config, state = doubled_start(tiny_config({"train.accumulate": str(accumulate), "data.augmentation": "plain"}))

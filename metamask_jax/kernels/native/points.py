@@ -8,7 +8,7 @@ from typing import NamedTuple
 Matrix = tuple[tuple[float, ...], ...]
 _Rows = list[list[Fraction]]
 
-# Points by the numbers of taps and of outputs of a tile; infinity is added. Chosen for the smallest rounding errors.
+# Points by the numbers of taps and of outputs of a tile; infinity is added. Chosen for small rounding errors.
 _POINTS = {
     (2, 2): (0, 1),
     (2, 3): (0, 1, -1),
