@@ -17,9 +17,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, mlir
 from jax.lax import stop_gradient
 
+from metamask_jax.kernels.folding import fold_mapped_axis
 from metamask_jax.kernels.switch import has_native
 
 Arrays = Sequence[jax.Array]
@@ -132,19 +133,6 @@ def _spread_transpose(cotangent: Any, x: jax.Array, centre: jax.Array, *others: 
     return None, None, *sums_p.bind(x, centre, ad.instantiate_zeros(cotangent))
 
 
-def _batch(primitive: Primitive, args: Arrays, dims: Sequence[int | None]) -> tuple[Any, Any]:
-    """Batching rule: each mapped element is one more problem."""
-    size = next(arg.shape[dim] for arg, dim in zip(args, dims, strict=True) if dim is not None)
-
-    def folded(arg: jax.Array, dim: int | None) -> jax.Array:
-        arg = jnp.broadcast_to(arg, (size, *arg.shape)) if dim is None else jnp.moveaxis(arg, dim, 0)
-        return arg.reshape(-1, *arg.shape[2:])
-
-    results = primitive.bind(*map(folded, args, dims))
-    unfolded = jax.tree.map(lambda result: result.reshape(size, -1, *result.shape[1:]), results)
-    return unfolded, jax.tree.map(lambda _: 0, unfolded)
-
-
 def _define(
     primitive: Primitive,
     plain: Callable[..., Any],
@@ -163,7 +151,7 @@ def _define(
     ad.primitive_jvps[primitive] = jvp
     if transpose is not None:
         ad.primitive_transposes[primitive] = transpose
-    batching.primitive_batchers[primitive] = partial(_batch, primitive)
+    fold_mapped_axis(primitive)
     lower = partial(mlir.lower_fun, multiple_results=primitive.multiple_results)
     mlir.register_lowering(primitive, lower(plain))
     mlir.register_lowering(primitive, lower(on_cpu), platform="cpu")

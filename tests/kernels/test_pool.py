@@ -9,16 +9,24 @@ import pytest
 from flax import linen as nn
 
 from metamask_jax.kernels import max_pool
-from metamask_jax.kernels.pool import by_shifts, by_windows
+from metamask_jax.kernels.pool import by_choice, by_xla
+from metamask_jax.kernels.switch import has_native
 
-both_forms = pytest.mark.parametrize("pool", [by_shifts, by_windows])
+native = pytest.mark.skipif(
+    not has_native(), reason="native kernels need llvmlite and a processor with AVX2 or AVX-512"
+)
+both_forms = pytest.mark.parametrize("pool", [by_choice, by_xla])
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("size", [8, 9, 11])
+@pytest.mark.parametrize("kernels", [pytest.param("native", marks=native), "xla"])
+@pytest.mark.parametrize(("size", "channels"), [(8, 3), (9, 16), (11, 21)])  # no vector of channels, whole ones, both
 @pytest.mark.parametrize(("window", "stride", "padding"), [(3, 2, 0), (3, 2, 1), (2, 2, 0), (3, 1, 1), (2, 3, 0)])
-def test_equals_flax_in_value_and_two_derivatives(window: int, stride: int, padding: int, size: int) -> None:
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, size, size + 1, 3)))
+def test_equals_flax_in_value_and_two_derivatives(
+    window: int, stride: int, padding: int, size: int, channels: int, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METAMASK_KERNELS", kernels)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, size, size + 1, channels)))
 
     def ours(x: jax.Array) -> jax.Array:
         return max_pool(x, window=window, stride=stride, padding=padding)
@@ -58,16 +66,35 @@ def test_both_forms_have_the_same_derivatives_under_vmap_and_pmap() -> None:
 
         return jax.pmap(lambda x: jax.grad(lambda s: jnp.sum(jax.grad(loss)(x, s) ** 2))(jnp.ones(())))
 
-    found, shifts, windows = (second(pool)(x) for pool in (max_pool, by_shifts, by_windows))
+    found, shifts, windows = (second(pool)(x) for pool in (max_pool, by_choice, by_xla))
     np.testing.assert_allclose(found, windows, rtol=1e-12)
     np.testing.assert_array_equal(found, shifts)
 
 
+@native
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 def test_each_platform_gets_its_own_form_alone(platform: str) -> None:
     gradient = jax.jit(jax.grad(lambda x: jnp.sum(max_pool(x, window=3, stride=2, padding=1) ** 2)))
     lowered = gradient.trace(jnp.ones((2, 8, 8, 3))).lower(lowering_platforms=(platform,))
     text = lowered.as_text()
-    assert ("stablehlo.reduce_window" in text, "stablehlo.pad" in text) == (platform == "tpu", platform == "cpu")
+    assert ("stablehlo.reduce_window" in text, "native.pool" in text) == (platform == "tpu", platform == "cpu")
     if platform == "cpu":
         assert "conditional" not in lowered.compile().as_text()
+
+
+@native
+@pytest.mark.parametrize("bits", [256, 512])
+def test_both_kernels_take_the_same_pixels_and_put_them_back(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, among equal pixels too, and where windows reach beyond the picture."""
+    from metamask_jax.kernels.native import ffi
+
+    monkeypatch.setattr(ffi, "machine", lambda: ffi.Machine(bits=bits, sums=12, vectors=2))
+    x = jnp.asarray(np.random.default_rng(2).integers(0, 3, (3, 7, 9, 37)), jnp.float32)
+
+    def found(kernels: str) -> tuple[jax.Array, jax.Array]:
+        monkeypatch.setenv("METAMASK_KERNELS", kernels)
+        y, pull_back = jax.vjp(lambda x: jax.jit(lambda x: max_pool(x, window=3, stride=2, padding=1))(x), x)
+        return y, *pull_back(1.0 + jnp.arange(y.size, dtype=jnp.float32).reshape(y.shape) % 8)
+
+    for native, xla in zip(found("native"), found("xla"), strict=True):
+        np.testing.assert_array_equal(native, xla)

@@ -1,9 +1,9 @@
-"""Convolutions and sums in native code, compiled by LLVM for the machine they run on and called by XLA's programs.
+"""Convolutions, sums and pools in native code, compiled by LLVM for the machine they run on, called by XLA's programs.
 
 `emit` writes loops and matrix products in LLVM's language. `direct` and `winograd` write convolutions in terms of them,
-`moments` writes sums over pixels, and `ffi` compiles them and makes them known to XLA. They take float32 and float64
-arrays, on processors with AVX2 or AVX-512; the channels of convolutions must fill vector registers. `resample` resizes
-pictures on the host, before XLA sees them.
+`moments` writes sums over pixels, `pool` max-pooling, and `ffi` compiles them and makes them known to XLA. They take
+float32 and float64 arrays, on processors with AVX2 or AVX-512; the channels of convolutions must fill vector registers.
+`resample` resizes pictures on the host, before XLA sees them.
 """
 
 from collections.abc import Callable

@@ -63,14 +63,14 @@ class Emitter:
         self.machine = machine
         self.bytes = 8 if isinstance(element, ir.DoubleType) else 4  # of a number
         self.lanes = machine.bits // (8 * self.bytes)
-        self._module, self._element = function.module, element
+        self.element, self._module = element, function.module
         self._vector = ir.VectorType(element, self.lanes)
 
     def at(self, pointer: ir.Value, *offsets: Index) -> ir.Value:
         """The address that is the sum of `offsets` numbers further on."""
         for offset in offsets:
             if not (isinstance(offset, int) and offset == 0):
-                pointer = self.builder.gep(pointer, [value(offset)], inbounds=True, source_etype=self._element)
+                pointer = self.builder.gep(pointer, [value(offset)], inbounds=True, source_etype=self.element)
         return pointer
 
     def scaled(self, index: Index, stride: int) -> Index:
@@ -185,7 +185,7 @@ class Emitter:
     def gather(self, rows: int, sums: Sequence[tuple[int, int]], source: ir.Value, target: ir.Value) -> None:
         """Copies a piece of a matrix into an array `[depth, rows]`; entries of one column are neighbours in memory."""
         if not sums:
-            line = ir.VectorType(self._element, rows)
+            line = ir.VectorType(self.element, rows)
             self.builder.store(self.builder.load(source, align=4, typ=line), target, align=4)
             return
         (count, step), *rest = sums
@@ -275,7 +275,7 @@ class Emitter:
             function = ir.Function(self._module, ir.FunctionType(ir.VoidType(), types), name)
             function.linkage = "internal"
             function.attributes.add("noinline")
-            emit = Emitter(function, self.machine, self._element)
+            emit = Emitter(function, self.machine, self.element)
             write(emit, function.args)
             emit.builder.ret_void()
         self.builder.call(self._module.globals[name], arguments)
@@ -283,7 +283,7 @@ class Emitter:
     def everywhere(self, pointer: ir.Value) -> ir.Value:
         """A vector whose entries are all the number at an address."""
         nothing = ir.Constant(self._vector, ir.Undefined)
-        one = self.builder.insert_element(nothing, self.builder.load(pointer, typ=self._element), value(0))
+        one = self.builder.insert_element(nothing, self.builder.load(pointer, typ=self.element), value(0))
         return self.builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), None))
 
     def fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:

@@ -69,20 +69,17 @@ def call(
     kernel: Callable[..., Body],
     settings: Sequence[Any],
     operands: Sequence[jax.Array],
-    *shapes: Sequence[int],
+    *results: Sequence[int] | jax.ShapeDtypeStruct,
     parts: int = 1,
 ) -> Sequence[jax.Array]:
-    """Runs all parts of the kernel `kernel(*settings)` on arrays of one type, in parallel.
+    """Runs all parts of the kernel `kernel(*settings)` in parallel.
 
     Args:
       kernel: makes the kernel.
       settings: its arguments: everything that tells this kernel from others of the same function.
-      operands: all of float32 or all of float64.
-      *shapes: one per result.
+      operands: the first is of float32 or float64, which is what addresses count.
+      *results: one shape per result, with a type unless it is that of the first operand.
       parts: into how many parts the kernel is cut.
-
-    Returns:
-      The results, of the same type as the operands.
     """
     host, dtype = machine(), operands[0].dtype
     assert host is not None
@@ -90,10 +87,13 @@ def call(
     name = f"{kernel.__module__}.{kernel.__name__}.{sha256(description.encode()).hexdigest()[:16]}"
     with _lock:
         if name not in _engines:
-            write = partial(_handler, kernel(*settings), host, dtype.name, len(operands), len(shapes), parts)
+            write = partial(_handler, kernel(*settings), host, dtype.name, len(operands), len(results), parts)
             _register(name, _engine(name, write))
-    results = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape in shapes]
-    return jax.ffi.ffi_call(name, results)(*operands)
+    types = [
+        result if isinstance(result, jax.ShapeDtypeStruct) else jax.ShapeDtypeStruct(tuple(result), dtype)
+        for result in results
+    ]
+    return jax.ffi.ffi_call(name, types)(*operands)
 
 
 def function(name: str, types: Sequence[ir.Type], element: ir.Type, write: Write) -> int:
