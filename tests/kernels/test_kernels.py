@@ -139,7 +139,12 @@ def test_the_number_of_cores_changes_no_bit(operation: str, kernel: str, monkeyp
 # Tiles of the first image fill whole blocks: its kernels have no second copy of their code, for the rest, to compile.
 @pytest.mark.parametrize(
     ("window", "stride", "batch", "image"),
-    [(3, 1, 8, (44, 12)), (5, 1, 16, (16, 16)), (3, 2, 12, (32, 16)), (3, 1, 24, (5, 5))],
+    [
+        (3, 1, 8, (44, 12)),
+        (5, 1, 16, (16, 16)),
+        (3, 2, 12, (32, 16)),
+        *((3, 1, 24, (size, size)) for size in (2, 3, 5)),  # tiles of as many outputs
+    ],
 )
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_float32_errors_stay_within_what_is_documented(
