@@ -7,7 +7,7 @@ that are each other's transposes:
     pick     (x, taken)   -> of each window the pixel that was taken
     place    (y, taken)   -> back where it was taken from, added up where windows overlap, zero elsewhere
 
-All three run on native kernels.
+All three are native kernels, where these can run.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,13 +42,15 @@ def max_pool(x: jax.Array, *, window: int, stride: int, padding: int) -> jax.Arr
 
     Args:
       x: images `[batch, height, width, channels]`.
-      window: height and width of the window.
+      window: height and width of the window, from 1 to 16.
       stride: step between windows.
       padding: width of the border added on each side, narrower than a window; it is never the maximum.
 
     Returns:
       `[batch, out_height, out_width, channels]`.
     """
+    if not (1 <= window <= 16 and 0 <= padding < window):  # a pixel of a window is one of 256, and some are no border
+        raise ValueError(f"{window=}, {padding=}; expected a window from 1 to 16 and a narrower padding")
     choices, reduction = (partial(form, window=window, stride=stride, padding=padding) for form in (by_choice, by_xla))
     return lax.platform_dependent(x, cpu=choices, default=reduction)
 

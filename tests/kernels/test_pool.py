@@ -98,3 +98,28 @@ def test_both_kernels_take_the_same_pixels_and_put_them_back(bits: int, monkeypa
 
     for native, xla in zip(found("native"), found("xla"), strict=True):
         np.testing.assert_array_equal(native, xla)
+
+
+@pytest.mark.parametrize("kernels", [pytest.param("native", marks=native), "xla"])
+def test_the_last_of_256_pixels_and_no_pictures_at_all(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("METAMASK_KERNELS", kernels)
+    pool = jax.jit(lambda x: max_pool(x, window=16, stride=16, padding=0))
+    x = jnp.arange(512.0).reshape(1, 16, 16, 2)
+    y, pull_back = jax.vjp(pool, x)
+    assert y.ravel().tolist() == [510.0, 511.0]
+    assert np.flatnonzero(pull_back(y)[0]).tolist() == [510, 511]
+    assert pool(jnp.zeros((0, 16, 16, 2))).shape == (0, 1, 1, 2)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_short_numbers_are_pooled_too(dtype: str) -> None:
+    x = jnp.arange(32).reshape(1, 4, 4, 2).astype(dtype)
+    y, pull_back = jax.vjp(jax.jit(lambda x: max_pool(x, window=2, stride=2, padding=0)), x)
+    assert (y.dtype.name, y[0, ..., 0].astype(float).tolist()) == (dtype, [[10.0, 14.0], [26.0, 30.0]])
+    assert np.flatnonzero(pull_back(y)[0].astype(float)).tolist() == [10, 11, 14, 15, 26, 27, 30, 31]
+
+
+@pytest.mark.parametrize(("window", "padding"), [(0, 0), (17, 0), (2, 2), (2, -1)])
+def test_windows_that_cannot_be_pooled(window: int, padding: int) -> None:
+    with pytest.raises(ValueError, match=rf"window={window}, padding={padding}; expected a window from 1 to 16"):
+        max_pool(jnp.ones((1, 32, 32, 1)), window=window, stride=1, padding=padding)
