@@ -5,9 +5,9 @@
 
 Steps run in turns and medians are compared, so that a ratio means something on a busy machine. Both sides get ready
 views: augmentation is in neither. `joint` trains encoder and heads with the mask fixed; `meta` also trains the mask,
-here by the exact meta-gradient, there by the authors' finite difference; `lookahead` and `head`,
-whose trial step moves the heads only, are ours alone. FLOPs are those of
-the same program with plain convolutions, so a kernel that multiplies less can exceed the machine's matrix product.
+here by the exact meta-gradient, there by the authors' finite difference; `recomputed` (the same meta-gradient in less
+memory), `lookahead` and `head`, whose trial step moves the heads only, are ours alone. FLOPs are those of the same
+program with plain convolutions, so a kernel that multiplies less can exceed the machine's matrix product.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from metamask_jax.training.step import make_train_step
 SETTINGS = {
     "joint": {"mask.learn": "false"},
     "meta": {},
+    "recomputed": {"meta.estimator": "exact_recomputed"},
     "lookahead": {"meta.estimator": "lookahead"},
     "head": {"meta.scope": "head"},
 }
@@ -114,6 +115,7 @@ def ratios(seconds: dict[str, float], flops: dict[str, float]) -> dict[str, floa
         "meta_vs_torch": ("meta", "torch meta"),
         "joint_vs_torch": ("joint", "torch joint"),
         "meta_vs_joint": ("meta", "joint"),
+        "recomputed_vs_meta": ("recomputed", "meta"),
         "lookahead_vs_joint": ("lookahead", "joint"),
         "head_vs_joint": ("head", "joint"),
     }

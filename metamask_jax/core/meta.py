@@ -223,12 +223,27 @@ def exact_recomputed(
     at_trial, pull_to_gradient = pull_back_step(step, gradient, params)
     value, slopes = jax.value_and_grad(outer_loss, argnums=(0, 1))(at_trial, mask)
     slope, direct = mean(slopes, axis_name)
-    # Without the barrier a compiler finds the same computation twice, and keeps the first one's results.
-    params, direction = lax.optimization_barrier((params, pull_to_gradient(slope)))
+    direction = pull_to_gradient(slope)
+    # Otherwise a compiler finds the same computation twice, and keeps the first one's results.
+    params, direction = lax.platform_dependent(params, direction, cpu=_held_by_value, default=_held)
     # Of this gradient only the pull-back is used.
     _, pull_to_mask = jax.vjp(lambda mask: jax.grad(inner_loss)(params, mask), mask)
     (second_order,) = pull_to_mask(direction)
     return MetaGradient(value, direct, mean(second_order, axis_name))
+
+
+def _held(params: PyTree, direction: PyTree) -> tuple[PyTree, PyTree]:
+    """The same, but nothing can be computed from the params before the direction is known."""
+    return lax.optimization_barrier((params, direction))
+
+
+def _held_by_value(params: PyTree, direction: PyTree) -> tuple[PyTree, PyTree]:
+    """As `_held`, for a CPU, where XLA removes barriers before it looks for what it has computed already.
+
+    A direction that is no number makes the params none. The meta-gradient would not have been a number either.
+    """
+    some = sum(jnp.sum(leaf.ravel()[:1]) for leaf in jax.tree.leaves(direction))
+    return jax.tree.map(lambda w: jnp.where(jnp.isnan(some), some.astype(w.dtype), w), params), direction
 
 
 def _first_order(
