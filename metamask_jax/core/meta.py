@@ -242,7 +242,7 @@ def _held_by_value(params: PyTree, direction: PyTree) -> tuple[PyTree, PyTree]:
 
     A direction that is no number makes the params none. The meta-gradient would not have been a number either.
     """
-    some = sum(jnp.sum(leaf.ravel()[:1]) for leaf in jax.tree.leaves(direction))
+    some = sum((jnp.sum(leaf.ravel()[:1]) for leaf in jax.tree.leaves(direction)), jnp.zeros(()))
     return jax.tree.map(lambda w: jnp.where(jnp.isnan(some), some.astype(w.dtype), w), params), direction
 
 
