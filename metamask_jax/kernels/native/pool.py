@@ -120,8 +120,8 @@ def _place(geometry: Geometry, channels: int) -> Body:
             which, new = lanes.load_bytes(emit.offset(taken, here)), lanes.load(emit.at(y, here))
             for i, pixel in enumerate(pixels):
                 address = emit.at(x, pixel)
-                part = build.select(build.icmp_unsigned("==", which, lanes.integer(i)), new, lanes.zero())
-                lanes.store(build.fadd(lanes.load(address), part), address)
+                more = build.select(build.icmp_unsigned("==", which, lanes.integer(i)), new, lanes.zero())
+                lanes.store(build.fadd(lanes.load(address), more), address)
 
         emit.repeat(prod(geometry.image), lambda i: _each_vector(emit, channels, emit.scaled(i, channels), clear))
         _each_window(emit, geometry, channels, window)
