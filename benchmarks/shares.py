@@ -6,7 +6,6 @@ Native kernels go by their own names, XLA's fusions by theirs without the number
 matrices. Operations may run side by side, so shares are of the sum of all times, which is more than that of the step.
 """
 
-import argparse
 import collections
 import gzip
 import json
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from step import STEPS, our_steps
+from step import STEPS, our_steps, parser_of_steps
 
 from metamask_jax.kernels.process import keep_freed_memory
 
@@ -51,10 +50,7 @@ def operations(program: str) -> dict[str, tuple[str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--encoder", choices=("resnet18", "conv"), default="resnet18")
-    parser.add_argument("--width", type=float, default=1.0, help="multiplier of the encoder's channels")
-    parser.add_argument("--batch", type=int, default=64)
+    parser = parser_of_steps(__doc__)
     parser.add_argument("--step", choices=STEPS, default="joint")
     parser.add_argument("--longest", type=int, default=0, help="how many single operations to print")
     flags = parser.parse_args()

@@ -126,11 +126,17 @@ def ratios(seconds: dict[str, float], flops: dict[str, float]) -> dict[str, floa
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of_steps(description: str | None) -> argparse.ArgumentParser:
+    """A parser of the flags that say of which network and batch the steps are."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder", choices=("resnet18", "conv"), default="resnet18")
     parser.add_argument("--width", type=float, default=1.0, help="multiplier of the encoder's channels")
     parser.add_argument("--batch", type=int, default=64)
+    return parser
+
+
+def main() -> None:
+    parser = parser_of_steps(__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")

@@ -216,8 +216,8 @@ def exact_recomputed(
 ) -> MetaGradient:
     """As `exact`, but the inner loss's activations are not kept while the outer loss is computed.
 
-    They are computed again for the pull-back, which takes one more forward pass, so that a meta step needs hardly more
-    memory than a regular one.
+    They are computed again for the pull-back, which takes one more forward pass, so that a meta step needs little more
+    memory than a regular one (docs/performance.md).
     """
     gradient = mean(jax.grad(inner_loss)(params, mask), axis_name)
     at_trial, pull_to_gradient = pull_back_step(step, gradient, params)
