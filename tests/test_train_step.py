@@ -8,12 +8,11 @@ import pytest
 
 from metamask_jax.augment import example_keys, make_augmentation
 from metamask_jax.core.losses import nt_xent, redundancy_reduction
-from metamask_jax.methods import Clock, Inputs, Variables
+from metamask_jax.methods import Inputs, Variables
 from metamask_jax.methods.base import apply_views
 from metamask_jax.models import ProjectionHead
 from metamask_jax.training.optimizers import make_optimizer
 from metamask_jax.training.state import build_model, init_state
-from metamask_jax.training.step import Objective, Sample
 from tests.references import relative_error
 from tests.tiny import doubled_start, plain_views, step_on, tiny_batch, tiny_config, with_views
 
@@ -214,34 +213,6 @@ def test_accumulation_averages_the_micro_batches_gradients():
     expected = jax.tree.map(lambda a, b: (a + b) / 2, *ends)
     for path, leaf in jax.tree_util.tree_leaves_with_path(expected):
         np.testing.assert_allclose(_at(found.params, path), leaf, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(("method", "augmentation"), [("simclr", "simclr"), ("cmc", "cmc")])
-def test_remat_keeps_less_for_the_backward_pass(method, augmentation):
-    def kept(remat):
-        """Bytes that wait for the backward pass of both losses; nothing is computed."""
-        config = tiny_config(
-            {
-                "train.remat": str(remat),
-                "encoder.name": "conv",
-                "encoder.width": "0.125",
-                "method.name": method,
-                "data.augmentation": augmentation,
-                "data.size": "24",
-            }
-        )
-        objective = Objective(config, build_model(config, axis_name=None), None)
-
-        def residuals(state, views):
-            sample = Sample(views, views[:0], None, BATCH.labels, BATCH.indices, Clock(0, 0.0, 0.0))
-            model_state = {"batch_stats": state.batch_stats, "method_state": state.method_state}
-            return jax.vjp(lambda p: objective.total_loss(p, state.mask, model_state, sample)[0], state.params)[1]
-
-        state = jax.eval_shape(lambda: init_state(config))
-        leaves = jax.tree.leaves(jax.eval_shape(residuals, state, jnp.zeros((2, 16, 32, 32, 3))))
-        return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-
-    assert kept(True) < 0.7 * kept(False)
 
 
 def test_remat_changes_nothing(usual):
