@@ -99,11 +99,11 @@ def _experiment(name: str, scale: Scale, flags: Any) -> int:
 
 
 def _jobs(name: str, scale: Scale, flags: Any) -> list[Job]:
-    seeds = range(scale.seeds if flags.seeds is None else flags.seeds)
+    experiment, count = EXPERIMENTS[name], scale.seeds if flags.seeds is None else flags.seeds
     return plan(
-        EXPERIMENTS[name],
+        experiment,
         scale,
-        seeds=seeds,
+        seeds=range(experiment.first_seed, experiment.first_seed + count),
         out=pathlib.Path(flags.out) / scale.name,
         data_dir=flags.data_dir,
         keep=pathlib.Path(flags.keep) / scale.name if flags.keep else None,

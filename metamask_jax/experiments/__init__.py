@@ -4,6 +4,7 @@ from metamask_jax.experiments.ablations import F8
 from metamask_jax.experiments.all_methods import M
 from metamask_jax.experiments.base import Experiment
 from metamask_jax.experiments.budgets import B
+from metamask_jax.experiments.confirmation import JC
 from metamask_jax.experiments.confounders import C1, C2, C3
 from metamask_jax.experiments.cost import T3, T4
 from metamask_jax.experiments.dropout import T5
@@ -34,6 +35,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "B": B,
         "M": M,
         "J": J,
+        "JC": JC,
         "L": L,
         "D": D,
     },

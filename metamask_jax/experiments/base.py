@@ -93,6 +93,7 @@ class Experiment(NamedTuple):
       cells: the grid at a scale: `(scale) -> cells`.
       report: how to show the results.
       stated: by scale, in words, where its setting differs from that of the scale.
+      first_seed: those before it were seen by the experiment that this one repeats.
     """
 
     title: str
@@ -100,3 +101,4 @@ class Experiment(NamedTuple):
     cells: Callable[[Any], list[Cell]]
     report: Callable[[Results], Report]
     stated: Mapping[str, str] = MappingProxyType({})
+    first_seed: int = 0

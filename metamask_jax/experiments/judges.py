@@ -7,8 +7,10 @@ and one of 2.7 points if it must hold for all seven judges at once. Masked and u
 less by chance, so that comparison, which says whether the mask itself is of use, sees more.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from ml_collections import ConfigDict
 
 from metamask_jax.experiments.base import Cell, Experiment, Report, Results, Table
 from metamask_jax.experiments.measures import LABEL_SHARES
@@ -26,10 +28,10 @@ from metamask_jax.reporting import plots
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_BASE = "no mask"
+NO_MASK = "no mask"
 _PAPER = "the same batch (the paper's)"
 # Name in the table -> settings. Labels never reach the network, only the mask.
-_JUDGES = {
+JUDGES: Mapping[str, Mapping[str, str]] = {
     _PAPER: {},
     "the next batch": {"meta__outer": "next"},
     "other views": {"meta__outer": "views"},
@@ -56,16 +58,26 @@ _MEASURES = ("knn", "linear", "mask", "agreement")
 _RATES = {"cpu": {"mask__learning_rate": "1.0"}}  # at 0.1, that of short runs, 256 weights spread by 0.05 only
 
 
+def datasets_of(scale: Scale) -> Sequence[str]:
+    """Sets whose confounders are known."""
+    return list(_DATASETS) if scale.name != "smoke" else ["confounded_shapes"]
+
+
+def judged(scale: Scale, dataset: str, run: str) -> ConfigDict:
+    """The configuration of a run, one of `JUDGES` or `NO_MASK`."""
+    settings = _SETTINGS.get(scale.name, {}) | (_DATASETS[dataset] if scale.name != "smoke" else {})
+    if run == NO_MASK:
+        return scale.config(dataset=dataset, variant="without_meta", **settings)
+    return scale.config(dataset=dataset, **settings, **_RATES.get(scale.name, {}), **JUDGES[run])
+
+
 def _cells(scale: Scale) -> list[Cell]:
     cells = []
-    for dataset, options in _DATASETS.items() if scale.name != "smoke" else (("confounded_shapes", {}),):
-        settings = _SETTINGS.get(scale.name, {}) | options
-        unmasked = scale.config(dataset=dataset, variant="without_meta", **settings)
-        cells.append(Cell({"dataset": dataset, "run": _BASE}, unmasked, (*_MEASURES, "rivals")))
-        for name, judge in _JUDGES.items():
-            config = scale.config(dataset=dataset, **settings, **_RATES.get(scale.name, {}), **judge)
-            own = ("few_labels",) if config.meta.outer == "labels" else ()
-            cells.append(Cell({"dataset": dataset, "run": name}, config, (*_MEASURES, *own)))
+    for dataset in datasets_of(scale):
+        for run in (NO_MASK, *JUDGES):
+            config = judged(scale, dataset, run)
+            own = ("rivals",) if run == NO_MASK else ("few_labels",) if config.meta.outer == "labels" else ()
+            cells.append(Cell({"dataset": dataset, "run": run}, config, (*_MEASURES, *own)))
     return cells
 
 
@@ -73,7 +85,7 @@ def _report(results: Results) -> Report:
     tables, differences = [], {}
     for dataset in results.levels("dataset"):
         part, name = results.where(dataset=dataset), DATASET_NAMES[str(dataset)]
-        if not part.where(run=_BASE).items:
+        if not part.where(run=NO_MASK).items:
             continue
         differences[name] = _differences(part)
         tables += [
@@ -119,11 +131,11 @@ def _caption(name: str) -> str:
 
 def _differences(part: Results) -> dict[str, Difference]:
     """KNN accuracy under each mask, learned or fitted afterwards, against that of the same losses without one."""
-    base = part.where(run=_BASE)
+    base = part.where(run=NO_MASK)
     found = {
         str(run): paired_difference(part.where(run=run).of("knn.masked"), base.of("knn.accuracy"))
         for run in part.levels("run")
-        if run != _BASE
+        if run != NO_MASK
     }
     return found | {
         name: paired_difference(base.of(f"rivals.fitted_{share:g}"), base.of("knn.accuracy"))
@@ -132,16 +144,16 @@ def _differences(part: Results) -> dict[str, Difference]:
 
 
 def _accuracy_rows(part: Results, differences: Mapping[str, Difference]) -> list[tuple[str, ...]]:
-    base = part.where(run=_BASE)
+    base = part.where(run=NO_MASK)
     adjusted = adjusted_p({name: found for name, found in differences.items() if name not in _FITTED})
     rows = []
     for run in part.levels("run"):
         own = part.where(run=run)
         row = (str(run), *(mean_text(own.of(q)) for q in ("knn.accuracy", "knn.masked", "linear.accuracy")))
-        if run == _BASE:
+        if run == NO_MASK:
             rows.append((*row, *[""] * 6))
             continue
-        masked, labels = own.of("knn.masked"), _JUDGES[str(run)].get("meta__labels")
+        masked, labels = own.of("knn.masked"), JUDGES[str(run)].get("meta__labels")
         rival = "" if labels is None else _difference(masked, base.of(f"rivals.fitted_{float(labels):g}"))
         p = f"{adjusted[str(run)]:.3f}" if str(run) in adjusted else ""
         to_itself = _difference(masked, own.of("knn.accuracy"))
@@ -159,7 +171,7 @@ def _difference(values: Mapping[int, float], base: Mapping[int, float]) -> str:
 
 def _found_rows(part: Results) -> list[tuple[str, ...]]:
     rows = []
-    for run in (run for run in part.levels("run") if run != _BASE):
+    for run in (run for run in part.levels("run") if run != NO_MASK):
         own = {key: _known(part.where(run=run).of(key)) for key in _FOUND}
         rows.append(
             (
@@ -180,7 +192,7 @@ def _known(values: Mapping[int, float | None]) -> dict[int, float]:
 
 
 def _few_rows(part: Results) -> list[tuple[str, ...]]:
-    base = part.where(run=_BASE)
+    base = part.where(run=NO_MASK)
     runs = [part.where(run=run) for run in ("labels of 1 %", "labels of 5 %", "all labels")]
 
     def without(name: str, quantity: str) -> tuple[str, ...]:
