@@ -45,6 +45,13 @@ CASES = [
     (5, 5, 3, 1, [(1, 1), (1, 1)]),
     (4, 3, 3, 2, [(1, 1), (1, 1)]),
     (6, 6, 3, 2, [(0, 1), (0, 1)]),
+    # Shorter tiles at the ends of lines: in both directions, in one, and of each length.
+    (7, 7, 3, 1, [(1, 1), (1, 1)]),
+    (8, 6, 3, 1, [(1, 1), (1, 1)]),
+    (17, 4, 3, 1, [(1, 1), (1, 1)]),
+    (6, 13, 5, 1, [(2, 2), (2, 2)]),
+    (14, 11, 3, 2, [(1, 1), (1, 1)]),
+    (9, 14, 3, 2, [(0, 1), (0, 1)]),
 ]
 # Columns that fill the pieces of a product, leave one vector over, or do not even fill vectors.
 CHANNELS = (16, 48)
@@ -144,6 +151,9 @@ def test_the_number_of_cores_changes_no_bit(operation: str, kernel: str, monkeyp
         (5, 1, 16, (16, 16)),
         (3, 2, 12, (32, 16)),
         *((3, 1, 24, (size, size)) for size in (2, 3, 5)),  # tiles of as many outputs
+        (3, 1, 24, (7, 7)),  # shorter tiles at the ends of lines
+        (5, 1, 24, (13, 13)),
+        (3, 2, 24, (14, 14)),
     ],
 )
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -89,6 +89,18 @@ class Emitter:
         """An entry of a table of places."""
         return self.builder.load(self.place(table, index), typ=INT, align=4)
 
+    def chosen(self, entries: Sequence[int], index: ir.Value) -> ir.Value:
+        """An entry of a list of constants; the index itself where it counts."""
+        if list(entries) == list(range(len(entries))):
+            return index
+        name, kind = f"list {entries}", ir.ArrayType(INT, len(entries))
+        if name not in self._module.globals:
+            made = ir.GlobalVariable(self._module, kind, name)
+            made.linkage, made.global_constant, made.initializer = "internal", True, ir.Constant(kind, list(entries))
+        places = [value(0), index]
+        place = self.builder.gep(self._module.globals[name], places, inbounds=True, source_etype=kind)
+        return self.builder.load(place, typ=INT)
+
     def offset(self, pointer: ir.Value, place: ir.Value) -> ir.Value:
         """The address that is so many bytes further on."""
         return self.builder.gep(pointer, [place], source_etype=ir.IntType(8))

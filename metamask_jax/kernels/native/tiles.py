@@ -7,8 +7,7 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from metamask_jax.kernels.native.emit import VECTOR, Emitter, Index, value
-from metamask_jax.kernels.native.points import Matrix
-from metamask_jax.kernels.native.transform import Grid, Scattered, Square, transform
+from metamask_jax.kernels.native.transform import Grid, Pair, Scattered, Square, transform
 
 
 class Images(NamedTuple):
@@ -18,14 +17,14 @@ class Images(NamedTuple):
       pointer: address of the first number.
       shape: height, width and channels.
       first: row and column of the first pixel of the first tile.
-      step: pixels from one tile to the next.
+      step: pixels from one tile to the next, downwards and across.
       nowhere: address of what stands for a pixel outside of the image: zeros to read, or room for what is not needed.
     """
 
     pointer: ir.Value
     shape: Sequence[int]
     first: Sequence[int]
-    step: int
+    step: Sequence[int]
     nowhere: ir.Value
 
 
@@ -39,7 +38,7 @@ def gather(
     images: Images,
     some: tuple[Index, int],
     tiles: tuple[int, int],
-    matrix: Matrix,
+    matrices: Pair,
     target: tuple[ir.Value, int],
     table: ir.Value,
     *,
@@ -53,7 +52,7 @@ def gather(
       images: where they are.
       some: the first tile, and how many to transform.
       tiles: how many an image has downwards and across.
-      matrix: the transform along one axis.
+      matrices: the transform.
       target: an array `[points, tiles, channels]` with spare room (`apart`), and its number of tiles.
       table: room for the places of a tile's pixels.
       channels: how many to transform; all of them if None.
@@ -61,6 +60,7 @@ def gather(
     """
     transformed, room = target
     channels = images.shape[2] if channels is None else channels
+    down, across = matrices
     point = apart(room * channels)
 
     def tile(t: ir.Value, grid: Callable[[Index], Grid]) -> None:
@@ -70,11 +70,11 @@ def gather(
             places = emit.packed(transformed, some[1], start, vectors, t) if packed else plain
             for v, there in enumerate(places):
                 source = grid(emit.builder.add(value(start), value(v * emit.lanes)))
-                transform(emit, matrix, source, Square(there, len(matrix) * point, point))
+                transform(emit, matrices, source, Square(there, len(across) * point, point))
 
         emit.columns(channels, piece)
 
-    for_tiles(emit, images, some, tiles, len(matrix[0]), table, tile)
+    for_tiles(emit, images, some, tiles, (len(down[0]), len(across[0])), table, tile)
 
 
 def for_tiles(
@@ -82,22 +82,24 @@ def for_tiles(
     images: Images,
     some: tuple[Index, int],
     tiles: tuple[int, int],
-    size: int,
+    size: tuple[int, int],
     table: ir.Value,
     body: Callable[[ir.Value, Callable[[Index], Grid]], None],
 ) -> None:
-    """`body(t, grid)` for some tiles of `size` x `size` pixels, where `grid(channel)` are the pixels of tile `t`."""
+    """`body(t, grid)` for some tiles of `size` pixels, where `grid(channel)` are the pixels of tile `t`."""
     height, width, channels = images.shape
-    axes = zip(images.first, tiles, (height, width), strict=True)
-    never_beyond = all(f >= 0 and f + (count - 1) * images.step + size <= length for f, count, length in axes)
+    axes = zip(images.first, images.step, tiles, size, (height, width), strict=True)
+    within_line = [
+        [0 <= first + i * step <= length - own for i in range(count)] for first, step, count, own, length in axes
+    ]
 
     def tile(t: ir.Value) -> None:
         rest, column = emit.divided(emit.builder.add(value(some[0]), t), tiles[1])
         picture, row = emit.divided(rest, tiles[0])
         image = emit.at(images.pointer, emit.scaled(picture, prod(images.shape)))
         corner = [
-            emit.builder.add(emit.builder.mul(i, value(images.step)), value(first))
-            for i, first in zip((row, column), images.first, strict=True)
+            emit.builder.add(emit.builder.mul(i, value(step)), value(first))
+            for i, step, first in zip((row, column), images.step, images.first, strict=True)
         ]
 
         def within() -> None:
@@ -108,13 +110,12 @@ def for_tiles(
             _fill_table(emit, images.shape, size, corner, table, emit.distance(image, images.nowhere))
             body(t, lambda channel: Scattered(emit.at(image, channel), table))
 
-        inside = None if never_beyond else _is_within(emit, images.shape, size, corner)
-        if never_beyond:
+        if all(map(all, within_line)):
             within()
-        elif inside is None:
+        elif not all(map(any, within_line)):
             beyond()
         else:
-            with emit.builder.if_else(inside) as (then, otherwise):
+            with emit.builder.if_else(_is_within(emit, images.shape, size, corner)) as (then, otherwise):
                 with then:
                     within()
                 with otherwise:
@@ -124,7 +125,12 @@ def for_tiles(
 
 
 def _fill_table(
-    emit: Emitter, image: Sequence[int], size: int, corner: Sequence[ir.Value], table: ir.Value, missing: ir.Value
+    emit: Emitter,
+    image: Sequence[int],
+    size: tuple[int, int],
+    corner: Sequence[ir.Value],
+    table: ir.Value,
+    missing: ir.Value,
 ) -> None:
     """Writes where the pixels of a tile are, in bytes from the beginning of their image.
 
@@ -133,7 +139,7 @@ def _fill_table(
       image: its height, width and channels.
       size: pixels of the tile downwards and across.
       corner: row and column of its first pixel, which may be negative.
-      table: address of `size * size` places.
+      table: address of as many places.
       missing: the place of pixels that are not in the image.
     """
     height, width, channels = image
@@ -142,26 +148,25 @@ def _fill_table(
         row, column, table, missing = arguments
         build = emit.builder
 
-        def axis(start: ir.Value, length: int, stride: int) -> list[tuple[ir.Value, ir.Value]]:
-            places = [build.add(start, value(i)) for i in range(size)]
+        def axis(start: ir.Value, pixels: int, length: int, stride: int) -> list[tuple[ir.Value, ir.Value]]:
+            places = [build.add(start, value(i)) for i in range(pixels)]
             return [
                 (build.icmp_unsigned("<", place, value(length)), build.mul(place, value(stride * emit.bytes)))
                 for place in places
             ]
 
-        columns = axis(column, width, channels)
-        for i, (is_row, down) in enumerate(axis(row, height, width * channels)):
+        columns = axis(column, size[1], width, channels)
+        for i, (is_row, down) in enumerate(axis(row, size[0], height, width * channels)):
             for j, (is_column, across) in enumerate(columns):
                 there = build.select(build.and_(is_row, is_column), build.add(down, across), missing)
-                build.store(there, emit.place(table, i * size + j))
+                build.store(there, emit.place(table, i * size[1] + j))
 
     emit.call(f"table {image}, {size}", write, [*corner, table, missing])
 
 
-def _is_within(emit: Emitter, image: Sequence[int], size: int, corner: Sequence[ir.Value]) -> ir.Value | None:
-    """Whether a tile lies within an image; None if none can."""
-    if min(image[:2]) < size:
-        return None
-    axes = zip(corner, image[:2], strict=True)
-    checks = [emit.builder.icmp_unsigned("<", start, value(length - size + 1)) for start, length in axes]
-    return emit.builder.and_(*checks)
+def _is_within(emit: Emitter, image: Sequence[int], size: tuple[int, int], corner: Sequence[ir.Value]) -> ir.Value:
+    """Whether a tile lies within an image that is larger."""
+    axes = zip(corner, image[:2], size, strict=True)
+    return emit.builder.and_(
+        *(emit.builder.icmp_unsigned("<", start, value(length - own + 1)) for start, length, own in axes)
+    )

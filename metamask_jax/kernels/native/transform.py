@@ -36,24 +36,26 @@ class Scattered(NamedTuple):
 
 
 Grid = Square | Scattered
+Pair = tuple[Matrix, Matrix]  # of a transform: downwards and across
 
 
-def transform(emit: Emitter, matrix: Matrix, source: Grid, target: Grid) -> None:
-    """Stores `matrix @ grid @ matrix.T`, in an order that keeps few vectors in registers at a time."""
-    rows, columns = len(matrix), len(matrix[0])
+def transform(emit: Emitter, matrices: Pair, source: Grid, target: Grid) -> None:
+    """Stores `down @ grid @ across.T`, in an order that keeps few vectors in registers at a time."""
+    down, across = matrices
 
     def write(emit: Emitter, arguments: Sequence[ir.Value]) -> None:
         here, there = _moved(source, arguments), _moved(target, arguments[_count(source) :])
+        rows, columns = len(down[0]), len(across[0])
         half = []
         for j in range(columns):
-            column = [emit.load(_at(emit, here, i, j, columns)) for i in range(columns)]
-            half.append(_times(emit, matrix, column))
+            column = [emit.load(_at(emit, here, i, j, columns)) for i in range(rows)]
+            half.append(_times(emit, down, column))
         for i, line in enumerate(zip(*half, strict=True)):
-            for j, vector in enumerate(_times(emit, matrix, line)):
-                emit.store(vector, _at(emit, there, i, j, rows))
+            for j, vector in enumerate(_times(emit, across, line)):
+                emit.store(vector, _at(emit, there, i, j, len(across)))
 
     pointers = [*source[: _count(source)], *target[: _count(target)]]
-    emit.call(f"transform {matrix}, {_kind(source)}, {_kind(target)}", write, pointers)
+    emit.call(f"transform {matrices}, {_kind(source)}, {_kind(target)}", write, pointers)
 
 
 def _count(grid: Grid) -> int:
