@@ -296,7 +296,11 @@ class Emitter:
         """A vector whose entries are all the number at an address."""
         nothing = ir.Constant(self._vector, ir.Undefined)
         one = self.builder.insert_element(nothing, self.builder.load(pointer, typ=self.element), value(0))
-        return self.builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), None))
+        return self.shuffled(one, nothing, [0] * self.lanes)
+
+    def shuffled(self, a: ir.Value, b: ir.Value, places: Sequence[int]) -> ir.Value:
+        """A vector of entries of two others, at places counted through both."""
+        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), list(places)))
 
     def fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """`a * b + c` in one rounding."""

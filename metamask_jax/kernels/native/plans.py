@@ -17,7 +17,7 @@ from metamask_jax.kernels.native.points import (
 from metamask_jax.kernels.native.transform import Pair
 
 _TILE, _FAR_LESS = 4, 0.7  # the usual tile; another one must multiply so much less
-_LESS = 0.9  # and so must shorter tiles at the ends of lines, which take code of their own
+_LESS = 0.95  # and so must shorter tiles at the ends of lines, which take code of their own
 
 
 class Stretch(NamedTuple):

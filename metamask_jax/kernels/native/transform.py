@@ -1,4 +1,4 @@
-"""Products of constant matrices with grids of vectors, in few operations and few registers."""
+"""Products of constant matrices with grids of vectors, in few operations and few registers; transposed squares."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -56,6 +56,26 @@ def transform(emit: Emitter, matrices: Pair, source: Grid, target: Grid) -> None
 
     pointers = [*source[: _count(source)], *target[: _count(target)]]
     emit.call(f"transform {matrices}, {_kind(source)}, {_kind(target)}", write, pointers)
+
+
+def transpose(emit: Emitter, source: ir.Value, row: int, target: ir.Value) -> None:
+    """Stores a square of as many rows, `row` numbers apart, as there are numbers in a vector, with rows as columns."""
+    lanes = emit.lanes
+
+    def write(emit: Emitter, arguments: Sequence[ir.Value]) -> None:
+        here, there = arguments
+        lines = [emit.load(emit.at(here, i * row)) for i in range(lanes)]
+        step = 1
+        while step < lanes:  # of every square of 2x2 blocks, two change places
+            for i in (i for i in range(lanes) if not i & step):
+                upper, lower = lines[i], lines[i + step]
+                lines[i] = emit.shuffled(upper, lower, [j + (lanes - step if j & step else 0) for j in range(lanes)])
+                lines[i + step] = emit.shuffled(upper, lower, [j + (lanes if j & step else step) for j in range(lanes)])
+            step *= 2
+        for i, line in enumerate(lines):
+            emit.store(line, emit.at(there, i * lanes))
+
+    emit.call(f"transpose {row}", write, [source, target])
 
 
 def _count(grid: Grid) -> int:

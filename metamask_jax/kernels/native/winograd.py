@@ -20,7 +20,6 @@ from functools import partial
 from math import prod
 
 import jax
-import jax.numpy as jnp
 from llvmlite import ir
 
 from metamask_jax.kernels.geometry import Geometry
@@ -29,7 +28,7 @@ from metamask_jax.kernels.native.ffi import Body, call, parts, shares
 from metamask_jax.kernels.native.plans import Plan, Region, backward, forward, suits
 from metamask_jax.kernels.native.points import Matrix, transposed
 from metamask_jax.kernels.native.tiles import Images, apart, for_tiles, gather
-from metamask_jax.kernels.native.transform import Grid, Square, transform
+from metamask_jax.kernels.native.transform import Grid, Square, transform, transpose
 
 __all__ = ["conv", "conv_dw", "conv_dx", "conv_tangent", "suits"]
 
@@ -51,7 +50,7 @@ def conv_tangent(x: jax.Array, w: jax.Array, dx: jax.Array, dw: jax.Array, geome
 
 def conv_dx(dy: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
     """Input gradient: a convolution of `dy` `[n, oh, ow, out]` with the kernel turned round."""
-    return _conv_sum([(dy, jnp.swapaxes(w[::-1, ::-1], 2, 3))], backward(geometry))
+    return _conv_sum([(dy, w)], backward(geometry), turned=True)
 
 
 def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
@@ -68,10 +67,11 @@ def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
     return call(_conv_dw, settings, (x, dy), *shapes, parts=rounds * count)[0].sum(axis=0)
 
 
-def _conv_sum(pairs: Sequence[tuple[jax.Array, jax.Array]], plan: Plan) -> jax.Array:
-    """The sum of the convolutions of pairs `(x, w)`, all of the same shapes."""
-    batch, (channels, out) = len(pairs[0][0]), pairs[0][1].shape[2:]
-    operands = [array for x, w in pairs for array in (x, _transformed(w, plan.kernel))]
+def _conv_sum(pairs: Sequence[tuple[jax.Array, jax.Array]], plan: Plan, *, turned: bool = False) -> jax.Array:
+    """The sum of the convolutions of pairs `(x, w)`, all of the same shapes; `turned` says how `w` is to be read."""
+    (batch, *_, channels), sides = pairs[0][0].shape, pairs[0][1].shape[2:]
+    out = sides[0] if turned else sides[1]
+    operands = [array for x, w in pairs for array in (x, _transformed(w, plan.kernel, turned=turned))]
     count = parts(batch)
     block = _block(plan, channels * out, batch // count)
     shapes = (batch, *plan.output, out), (count * sum(_sizes(plan, block, channels, out)),)
@@ -79,12 +79,20 @@ def _conv_sum(pairs: Sequence[tuple[jax.Array, jax.Array]], plan: Plan) -> jax.A
     return call(_conv, settings, operands, *shapes, parts=count)[0]
 
 
-def _transformed(w: jax.Array, matrix: Matrix) -> jax.Array:
-    """The transformed kernel, the right side of a product at every point; computed once for all passes that need it."""
-    channels, out = w.shape[2:]
+def _transformed(w: jax.Array, matrix: Matrix, *, turned: bool) -> jax.Array:
+    """The transformed kernel, the right side of a product at every point; computed once for all passes that need it.
+
+    Args:
+      w: `[r, r, in, out]`.
+      matrix: the transform.
+      turned: whether to turn it round and to exchange input and output channels, as an input gradient needs it.
+    """
+    taps, _, *sides = w.shape
+    channels, out = reversed(sides) if turned else sides
     count = parts(channels // VECTOR)
-    shape = len(matrix) ** 2, apart(channels * out)
-    return call(_kernel, (matrix, channels, out, count), (w,), shape, parts=count)[0]
+    results = [(len(matrix) ** 2, apart(channels * out)), (count * taps**2 * VECTOR**2,)]
+    kernel, results = (_turned_kernel, results) if turned else (_kernel, results[:1])
+    return call(kernel, (matrix, channels, out, count), (w,), *results, parts=count)[0]
 
 
 def _block(plan: Plan, kernel: int, images: int) -> int:
@@ -134,6 +142,41 @@ def _kernel(matrix: Matrix, channels: int, out: int, count: int) -> Body:
                     transform(emit, (matrix, matrix), source, Square(there, side * point, point))
 
             emit.repeat(channels // count, channel)
+
+        emit.columns(out, piece)
+
+    return body
+
+
+def _turned_kernel(matrix: Matrix, channels: int, out: int, count: int) -> Body:
+    """The same from `[r, r, out, channels]`, turned round: squares of both channels are transposed in registers."""
+    (side, taps), point = (len(matrix), len(matrix[0])), apart(channels * out)
+
+    def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
+        w, kernel, scratch = buffers
+        squares = emit.at(scratch, emit.scaled(part, taps**2 * VECTOR**2))
+        before, size = emit.scaled(part, channels // count), emit.lanes**2
+        last = emit.at(squares, (taps**2 - 1) * size)
+
+        def piece(start: Index, vectors: int) -> None:
+            def rows(i: ir.Value) -> None:
+                c = emit.builder.add(value(emit.scaled(i, emit.lanes)), value(before))
+                for v in range(vectors):
+                    here = emit.at(w, emit.scaled(start, channels), v * emit.lanes * channels, c)
+
+                    def tap(t: ir.Value, here: ir.Value = here) -> None:
+                        there = emit.at(squares, emit.scaled(t, size))
+                        transpose(emit, emit.at(here, emit.scaled(t, channels * out)), channels, there)
+
+                    def row(j: ir.Value, v: int = v) -> None:
+                        source = Square(emit.at(last, emit.scaled(j, emit.lanes)), -taps * size, -size)
+                        there = emit.packed(kernel, channels, start, vectors, emit.builder.add(c, j))[v]
+                        transform(emit, (matrix, matrix), source, Square(there, side * point, point))
+
+                    emit.repeat(taps**2, tap)
+                    emit.repeat(emit.lanes, row)
+
+            emit.repeat(channels // count // emit.lanes, rows)
 
         emit.columns(out, piece)
 
