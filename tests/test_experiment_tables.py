@@ -141,6 +141,34 @@ def test_the_table_of_judges_compares_masked_features_with_none_and_adjusts_for_
     assert len(report.figures["judges"].axes) == 1
 
 
+def test_a_confirmation_runs_the_same_cells_on_seeds_that_were_not_seen_before(capsys):
+    def cells(name, seeds):
+        assert main([name, "--scale=cpu", f"--seeds={seeds}", "--print-commands"]) == 0
+        return set(re.findall(r"--cell=(\S+)", capsys.readouterr().out))
+
+    seen, confirmed = cells("J", 9), cells("JC", 1)
+    assert confirmed == {cell for cell in seen if re.search("(no_mask|heads)-seed8$", cell)}
+
+
+def test_a_confirmation_adjusts_for_the_number_of_sets():
+    masked = "labels of 5 %, trial step of the heads"
+    items = []
+    for dataset, gain in (("confounded_shapes", 0.02), ("confounded_cifar10", 0.0)):
+        for seed in range(8, 14):
+            values = {"knn.accuracy": 0.4, "knn.masked": 0.4, "linear.accuracy": 0.5}
+            items.append(Result({"dataset": dataset, "run": "no mask"}, seed, values))
+            own = {"knn.masked": 0.4 + gain + 0.001 * (seed % 3), "agreement.auc": 0.7}
+            items.append(Result({"dataset": dataset, "run": masked}, seed, values | own))
+    (table,) = EXPERIMENTS["JC"].report(Results(items)).tables
+    shapes, cifar = table.rows[1], table.rows[3]
+    assert shapes[0].endswith(masked)
+    assert shapes[4].startswith("+2.10 [")
+    found = paired_difference({s: 0.001 * (s % 3) for s in range(6)}, dict.fromkeys(range(6), 0.0))
+    assert cifar[4:6] == (difference_text(found), f"{found.p:.3f}")  # the larger of two p-values stays as it is
+    assert float(shapes[5]) < 0.001
+    assert shapes[8] == "0.70 ± 0.00 (6)"
+
+
 def test_the_page_of_results_shows_the_tables_as_they_are(tmp_path, capsys):
     page, results = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
     text = page.read_text()
