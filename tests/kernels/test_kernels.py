@@ -17,7 +17,7 @@ if not cpu_kernels.has_native():
 
 from llvmlite import ir
 
-from metamask_jax.kernels.native import ffi, suits_winograd
+from metamask_jax.kernels.native import ffi, suits_winograd, winograd
 from metamask_jax.kernels.native.emit import Emitter, Machine, Product
 
 OPERATIONS = {
@@ -141,6 +141,23 @@ def test_the_number_of_cores_changes_no_bit(operation: str, kernel: str, monkeyp
         found.append(np.asarray(OPERATIONS[operation][kernel](*arrays, geometry)))
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
+
+
+@pytest.mark.parametrize("bits", [256, 512])
+def test_outputs_written_past_the_caches_are_the_same_to_the_bit(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    geometry = geometry_of(CASES[0])
+    own = ffi.machine()
+    assert own is not None
+    if own.bits < bits:
+        pytest.skip("this processor has no such registers")
+    monkeypatch.setattr(ffi, "machine", lambda: own._replace(bits=bits, sums=3 * bits // 64, vectors=bits // 128))
+    for operation in ("conv", "conv_dx"):
+        arrays = operands(geometry, operation, "float32")
+        found = []
+        for least in (2**62, 1):
+            monkeypatch.setattr(winograd, "_STREAMED", least)
+            found.append(np.asarray(OPERATIONS[operation]["winograd"](*arrays, geometry)))
+        np.testing.assert_array_equal(*found)
 
 
 # Tiles of the first image fill whole blocks: its kernels have no second copy of their code, for the rest, to compile.

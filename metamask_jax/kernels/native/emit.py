@@ -117,6 +117,11 @@ class Emitter:
         """Writes the numbers of a vector one after the other."""
         self.builder.store(vector, pointer, align=4)
 
+    def stream(self, vector: ir.Value, pointer: ir.Value) -> None:
+        """The same past the caches, for what will not be read before they have forgotten it; aligned to a vector."""
+        stored = self.builder.store(vector, pointer, align=self.machine.bits // 8)
+        stored.set_metadata("nontemporal", self._module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+
     def constant(self, number: float) -> ir.Constant:
         """A vector whose entries are all the same number."""
         return ir.Constant(self._vector, [number] * self.lanes)

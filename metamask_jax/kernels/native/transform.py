@@ -39,8 +39,16 @@ Grid = Square | Scattered
 Pair = tuple[Matrix, Matrix]  # of a transform: downwards and across
 
 
-def transform(emit: Emitter, matrices: Pair, source: Grid, target: Grid) -> None:
-    """Stores `down @ grid @ across.T`, in an order that keeps few vectors in registers at a time."""
+def transform(emit: Emitter, matrices: Pair, source: Grid, target: Grid, *, streamed: bool = False) -> None:
+    """Stores `down @ grid @ across.T`, in an order that keeps few vectors in registers at a time.
+
+    Args:
+      emit: where to write the code.
+      matrices: down and across.
+      source: the grid.
+      target: where the result goes.
+      streamed: whether it goes there past the caches.
+    """
     down, across = matrices
 
     def write(emit: Emitter, arguments: Sequence[ir.Value]) -> None:
@@ -52,10 +60,10 @@ def transform(emit: Emitter, matrices: Pair, source: Grid, target: Grid) -> None
             half.append(_times(emit, down, column))
         for i, line in enumerate(zip(*half, strict=True)):
             for j, vector in enumerate(_times(emit, across, line)):
-                emit.store(vector, _at(emit, there, i, j, len(across)))
+                (emit.stream if streamed else emit.store)(vector, _at(emit, there, i, j, len(across)))
 
     pointers = [*source[: _count(source)], *target[: _count(target)]]
-    emit.call(f"transform {matrices}, {_kind(source)}, {_kind(target)}", write, pointers)
+    emit.call(f"transform {matrices}, {_kind(source)}, {_kind(target)}, {streamed}", write, pointers)
 
 
 def transpose(emit: Emitter, source: ir.Value, row: int, target: ir.Value) -> None:

@@ -36,6 +36,7 @@ __all__ = ["conv", "conv_dw", "conv_dx", "conv_tangent", "suits"]
 # core's own cache; more where the kernel at all points stays in none, and is read from memory for every block.
 _BLOCK, _LONG_BLOCK = 24, 66
 _LARGE = 2**23  # numbers
+_STREAMED = 2**20  # numbers of an output from which on it goes past the caches: they would lose it before it is read
 
 
 def conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
@@ -75,7 +76,8 @@ def _conv_sum(pairs: Sequence[tuple[jax.Array, jax.Array]], plan: Plan, *, turne
     count = parts(batch)
     block = _block(plan, channels * out, batch // count)
     shapes = (batch, *plan.output, out), (count * sum(_sizes(plan, block, channels, out)),)
-    settings = plan, batch, channels, out, block, len(pairs), count
+    streamed = prod(shapes[0]) >= _STREAMED
+    settings = plan, batch, channels, out, block, len(pairs), count, streamed
     return call(_conv, settings, operands, *shapes, parts=count)[0]
 
 
@@ -183,7 +185,7 @@ def _turned_kernel(matrix: Matrix, channels: int, out: int, count: int) -> Body:
     return body
 
 
-def _conv(plan: Plan, batch: int, channels: int, out: int, block: int, pairs: int, count: int) -> Body:
+def _conv(plan: Plan, batch: int, channels: int, out: int, block: int, pairs: int, count: int, streamed: bool) -> Body:
     """Each part convolves some of the images, and sums over the pairs."""
     share = batch // count
     image, output = (*plan.image, channels), (*plan.output, out)
@@ -215,7 +217,9 @@ def _conv(plan: Plan, batch: int, channels: int, out: int, block: int, pairs: in
                 def piece(start: Index, vectors: int) -> None:
                     for v, here in enumerate(emit.packed(outputs, length, start, vectors, t)):
                         target = grid(emit.builder.add(value(start), value(v * emit.lanes)))
-                        transform(emit, region.output, Square(here, side * points[2], points[2]), target)
+                        transform(
+                            emit, region.output, Square(here, side * points[2], points[2]), target, streamed=streamed
+                        )
 
                 emit.columns(out, piece)
 
