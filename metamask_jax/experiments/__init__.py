@@ -10,6 +10,7 @@ from metamask_jax.experiments.cost import T3, T4
 from metamask_jax.experiments.dropout import T5
 from metamask_jax.experiments.estimators import C4
 from metamask_jax.experiments.figure1 import F1A, F1B
+from metamask_jax.experiments.first_run import Q
 from metamask_jax.experiments.hyperparameters import F4, F5
 from metamask_jax.experiments.imagenet import T6
 from metamask_jax.experiments.judges import J
@@ -38,5 +39,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         "JC": JC,
         "L": L,
         "D": D,
+        "Q": Q,
     },
 }
