@@ -10,7 +10,7 @@ from metamask_jax import init_state, make_train_step, validate
 from metamask_jax.config import load_config
 from metamask_jax.data import Batch, batches, open_source
 
-config = load_config("quickstart")
+config = load_config("quickstart:paper")
 config.train.update(batch_size=64, steps=20)
 config = validate(config)
 

@@ -19,6 +19,7 @@ class Bucket:
       environment: the variables by which a process finds it.
       refusing: whether every request is answered by 503, as a bucket does when it is overloaded.
       before_write: is called with the name of every object before it is written.
+      answered: is called with method, path and content of every answer, and gives the content that is sent instead.
     """
 
     scheme, filesystem, checks_conditions = "", "", True
@@ -36,6 +37,7 @@ class Bucket:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.environment = self.variables(f"http://127.0.0.1:{self._server.server_address[1]}")
         self.refusing, self.before_write = False, lambda name: None
+        self.answered = lambda method, path, content: content
         self.refused, self.creating = 0, threading.Lock()
 
     def start_emulator(self):
@@ -183,6 +185,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return b"".join(parts)
 
     def _answer(self, status, headers, content):
+        content = self.owner.answered(self.command, self.path, content)
         length = {key.lower(): value for key, value in headers}.get("content-length")
         with contextlib.suppress(OSError):  # who asked may be dead
             self.send_response(status)

@@ -14,6 +14,7 @@ import pytest
 from metamask_jax.cli.quickstart import run_quickstart
 from metamask_jax.core.storage import read_json_lines
 from metamask_jax.errors import CheckpointError, ConfigError, Interrupted, TrainingError
+from metamask_jax.evaluate.evaluation import evaluate_run
 from metamask_jax.evaluate.online import OnlineEvaluator, pretrain
 from metamask_jax.training import loop as train
 from metamask_jax.training import sampling
@@ -250,19 +251,25 @@ def test_endless_nan_stops_with_advice(data_dir, tmp_path, monkeypatch):
     assert [line["skipped"] for line in trajectory(tmp_path)] == [1, 2, 3]
 
 
-def test_the_quickstart_compares_four_rows_and_puts_them_into_the_report(data_dir, tmp_path, capsys):
-    rows = run_quickstart(config_for(data_dir, train__steps=2, eval__every_epochs=0, **QUICK), tmp_path)
+@pytest.mark.parametrize("outer", ["labels", "batch"])
+def test_the_quickstart_compares_five_rows_and_puts_them_into_the_report(outer, data_dir, tmp_path, capsys):
+    judge = {"meta__outer": outer, "meta__labels": "20", "meta__scope": "head", "mask__learning_rate": "100"}
+    rows = run_quickstart(config_for(data_dir, train__steps=2, eval__every_epochs=0, **judge, **QUICK), tmp_path)
     assert [row["name"] for row in rows] == [
-        *("raw pixels, half size", "untrained encoder", "SimCLR + BT, mask fixed", "MetaMask")
+        *("raw pixels, half size", "untrained encoder", "SimCLR + BT, mask fixed"),
+        *("MetaMask, features h", "MetaMask, masked h*m"),
     ]
     assert all(0.0 <= row[kind] <= 1.0 for row in rows for kind in ("knn", "linear"))
+    found = evaluate_run(tmp_path / "metamask", protocols=["knn_official"])
+    assert [entry["features"] for entry in found] == ["h", "h*m"]
+    assert [entry["top1"] for entry in found] == pytest.approx([row["knn"] for row in rows[-2:]])
     printed = capsys.readouterr().out
     assert printed.startswith("Quickstart: ")
     assert "minutes" in printed.splitlines()[0]
-    assert "MetaMask" in printed
-    assert f"nearest neighbours tell the class of {rows[-1]['knn']:.1%} of the test pictures" in printed.replace(
-        "\n", " "
-    )
+    said = printed.replace("\n", " ")
+    assert f"nearest neighbours tell the class of {rows[-1]['knn']:.1%} of the test pictures" in said
+    assert f"changed the neighbours by {100 * (rows[-1]['knn'] - rows[-2]['knn']):+.1f} points" in said
+    assert ("judged by the labels of a few pictures" in said) == (outer == "labels")
     assert all(
         words in printed for words in ("image_folder:PATH,SIZE", "examples/own_model", "run_linear.py --workdir")
     )

@@ -27,10 +27,12 @@ from metamask_jax.errors import ConfigError, one_line
 # Others write there too, tensorstore in this very process: a remembered listing is a wrong one.
 for _protocol in ("gcs", "s3"):
     fsspec.config.conf.setdefault(_protocol, {}).setdefault("use_listings_cache", False)
+fsspec.config.conf["gcs"].setdefault("consistency", "size")  # of an upload; S3 compares it by itself
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 600.0  # seconds for which a bucket may refuse what is written to it, beyond what its client waits
 _PAUSE = 5.0  # seconds before it is asked again
+_TRIES = 3  # times that an object of which a part came is asked for
 # How S3's client says that the other side is overloaded or has failed, which passes.
 _PASSING = (errno.EBUSY, errno.EIO, getattr(errno, "EREMOTEIO", errno.EIO))
 P = ParamSpec("P")
@@ -191,8 +193,13 @@ class BucketPath(type(epath.Path("gs://bucket"))):  # type: ignore[misc]
 
     @_reaching
     def download(self, file: pathlib.Path) -> None:
-        """Copies the object to a local file."""
-        self._files.get_file(str(self), str(file))
+        """Copies the object to a local file, all of it: what came short is asked for again."""
+        for _ in range(_TRIES):
+            self._files.get_file(str(self), str(file))
+            size, expected = file.stat().st_size, self._files.info(str(self))["size"]
+            if size == expected:
+                return
+        raise BucketError(f"{self} has {expected} bytes, and {size} came")
 
     @_reaching
     def unlink(self, missing_ok: bool = False) -> None:
