@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from metamask_jax.cli.experiments import main
+from metamask_jax.config import differences, load_config
 from metamask_jax.experiments import EXPERIMENTS, scales
 from metamask_jax.experiments import runner as runner_module
 from metamask_jax.experiments.base import Result, Results, Table
@@ -169,6 +170,31 @@ def test_a_confirmation_adjusts_for_the_number_of_sets():
     assert shapes[8] == "0.70 ± 0.00 (6)"
 
 
+def test_the_quickstart_is_repeated_as_it_is_and_its_mask_judged_by_the_features_of_the_same_run():
+    fixed, masked, paper = EXPERIMENTS["Q"].cells(scales.SCALES["cpu"])
+    free = ("checkpoint.", "log.", "eval.least_times")
+    for cell, source in ((masked, "quickstart"), (paper, "quickstart:paper")):
+        changed = [line for line in differences(cell.config, load_config(source)) if not line.startswith(free)]
+        assert changed == []
+    assert [line.split(":")[0] for line in differences(fixed.config, masked.config)] == ["mask.learn"]
+    items = []
+    for seed in range(5):
+        values = {"knn.accuracy": 0.5 + 0.01 * seed, "knn.masked": 0.5 + 0.01 * seed, "linear.accuracy": 0.5}
+        items.append(Result(fixed.labels, seed, values))
+        own = {"knn.masked": values["knn.masked"] + 0.02 + 0.001 * (seed % 2), "agreement.auc": 0.7}
+        items.append(Result(masked.labels, seed, values | own))
+        items.append(Result(paper.labels, seed, values | {"agreement.auc": None}))
+    (table,) = EXPERIMENTS["Q"].report(Results(items)).tables
+    by_run = {row[0]: row[4:] for row in table.rows}
+    assert by_run[fixed.labels["run"]] == ("", "", "", "")
+    gain, p, to_fixed, auc = by_run[masked.labels["run"]]
+    assert re.fullmatch(r"\+2\.04 \[.*\]", gain)
+    assert float(p) < 0.001
+    assert to_fixed == gain
+    assert auc == "0.70 ± 0.00 (5)"
+    assert by_run[paper.labels["run"]][0].startswith("+0.00")
+
+
 def test_the_page_of_results_shows_the_tables_as_they_are(tmp_path, capsys):
     page, results = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
     text = page.read_text()
@@ -215,6 +241,7 @@ def test_long_runs_are_compared_under_their_masks_and_show_their_curves():
         ("JC", "cpu", 24),
         *((name, "cpu", 3) for name in ("B", "F1a", "F4", "F6", "T2", "T6")),
         ("D", "day", 3),
+        ("Q", "cpu", 5),
     ],
 )
 def test_tables_of_kept_cells_are_those_that_the_cells_give(name, scale, seeds, tmp_path):

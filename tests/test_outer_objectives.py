@@ -11,17 +11,22 @@ import pytest
 
 from metamask_jax.core.state import Judged
 from metamask_jax.core.storage import read_json_lines
+from metamask_jax.data import judging
 from metamask_jax.data.in_memory import ArraySource
-from metamask_jax.data.judging import judge_batch_size, labelled_images, with_judges, with_next
+from metamask_jax.data.judging import at_hand, judge_batch_size, labelled_images, with_judges, with_next
 from metamask_jax.data.sources import open_configured
+from metamask_jax.data.splits import Splits, configured_splits
 from metamask_jax.errors import ConfigError
 from metamask_jax.evaluate.online import pretrain
 from metamask_jax.training.checkpoint import Checkpoints
+from metamask_jax.training.compilation import lower_step
 from metamask_jax.training.sampling import make_sampler
+from metamask_jax.training.settings import Programs
 from metamask_jax.training.state import build_model, init_state
 from metamask_jax.training.step import Objective
 from metamask_jax.training.stream import labelled_source
 from tests.references import relative_error
+from tests.test_own_folder import pictures
 from tests.tiny import LENGTH, doubled_start, step_on, tiny_batch, tiny_config, with_views
 
 CASES = {
@@ -163,6 +168,50 @@ def test_labelled_images_are_few_fixed_of_every_class_and_not_of_the_test_split(
     assert not pictures & {image.tobytes() for image in test.images}
 
 
+@pytest.fixture
+def own_pictures(tmp_path):
+    """Overrides for a folder of pictures of many sizes in two classes, without a test split."""
+    folder = pictures(tmp_path / "pictures", [f"{name}/{i}.png" for name in ("cat", "dog") for i in range(20)])
+    return {
+        "data.name": "image_folder",
+        "data.options.path": str(folder),
+        "data.dir": str(tmp_path / "data"),
+        "data.augmentation": "eval",
+        "meta.outer": "labels",
+        "meta.labels": "0.5",
+    }
+
+
+def test_pictures_that_are_held_out_to_be_tested_on_never_judge(own_pictures):
+    config = tiny_config(own_pictures)
+    splits, chosen = configured_splits(config.data), labelled_source(config)
+    assert splits.held_out == 8
+    assert np.bincount(chosen.labels).tolist() == [8, 8]
+    assert set(chosen.rows) <= set(splits.train.rows)
+    assert not set(chosen.rows) & set(splits.test.rows)
+
+
+@pytest.mark.parametrize("views", ["0", "2"])  # cropped by the device, or by the host
+def test_pictures_of_many_sizes_judge_and_few_are_decoded_once(own_pictures, views, tmp_path, monkeypatch):
+    size = tiny_config(own_pictures).data.image_size
+    overrides = own_pictures | {"train.steps": "3", "eval.every_epochs": "0", "log.every_steps": "1"}
+    config, masks, programs = tiny_config(overrides | {"data.options.views": views}), [], Programs()
+    for few in (16 * 3 * size**2, 16 * 3 * size**2 - 1):
+        monkeypatch.setattr(judging, "_FEW", few)
+        labelled = labelled_source(config)
+        assert isinstance(at_hand(labelled), ArraySource) == (labelled.size * 3 * size**2 <= few)
+        workdir = tmp_path / f"run-{few}"
+        pretrain(config, workdir, programs=programs)
+        masks.append(Checkpoints.for_reading(workdir / "checkpoints").restore(init_state(config), step=3).state.mask)
+    np.testing.assert_array_equal(*masks)
+    assert np.ptp(masks[0]) > 0
+
+
+def test_labelled_pictures_come_whole_to_a_program_whose_views_the_host_crops():
+    config = tiny_config({"meta.outer": "labels", "data.views": "2"})
+    lower_step(config, jax.devices()[:1], (2, config.data.image_size, config.data.image_size, 3))
+
+
 def unlabelled(count=4):
     images = np.zeros((count, 8, 8, 3), np.uint8)
     labels = np.full(count, -1, np.int32)
@@ -171,7 +220,7 @@ def unlabelled(count=4):
 
 def test_what_cannot_judge_is_refused():
     with pytest.raises(ConfigError, match=r"config.meta.outer='labels' on 'own'; expected a labelled set"):
-        labelled_images(unlabelled(), amount=0.5, seed=0)
+        labelled_images(Splits(unlabelled(), unlabelled(), False, 0, ""), amount=0.5, seed=0)
     with pytest.raises(ConfigError, match=r"config.meta.labels gives 3 images; expected at least 4"):
         judge_batch_size(3, batch_size=16, parts=4)
     with pytest.raises(ConfigError, match=r"config.meta.outer='labels'; expected 'batch' for .*'lookahead'"):

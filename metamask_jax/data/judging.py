@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -9,28 +10,47 @@ from metamask_jax.core.state import Judged
 from metamask_jax.data.in_memory import ArraySource
 from metamask_jax.data.loader import Batch
 from metamask_jax.data.sources import Source
+from metamask_jax.data.splits import Splits
 from metamask_jax.data.subsets import stratified_subset
 from metamask_jax.errors import ConfigError
 
 # Sets the choice and the order of the labelled images apart from the order of training.
 _SEED = 0x6A7564
+_FEW = 2**28  # bytes of pictures that are kept in memory
 
 
-def labelled_images(source: Source, *, amount: float, seed: int) -> ArraySource:
-    """A random part of a labelled set, drawn class by class: the same for the same seed.
+def labelled_images(splits: Splits, *, amount: float, seed: int) -> Source:
+    """A random part of the labelled pictures, drawn class by class: the same for the same seed.
 
     Args:
-      source: a labelled split, never that of the test images.
+      splits: of the set; those that features are tested on, held out or of a test split, are left alone.
       amount: how many images, or up to one which share of them.
       seed: of the run.
     """
-    if not isinstance(source, ArraySource) or source.num_classes == 0 or source.labels.min() < 0:
+    source = splits.train
+    if not splits.labelled:
         raise ConfigError(
-            f"config.meta.outer='labels' on {source.name!r}; expected a labelled set of pictures that fits into memory"
+            f"config.meta.outer='labels' on {source.name!r}; expected a labelled set of two classes or more"
         )
     if amount > len(source):
         raise ConfigError(f"config.meta.labels={amount:g}; expected at most {len(source)}, the labelled images")
     return source.take(judge_rows(source.labels, amount=amount, seed=seed))
+
+
+def at_hand(source: Source) -> Source:
+    """The same pictures, decoded once and for all where they are few, because they come again and again."""
+    if isinstance(source, ArraySource) or len(source) * 3 * source.streaming.image_size**2 > _FEW:
+        return source
+    with ThreadPoolExecutor(source.streaming.threads) as workers:
+        images, labels = source.gather(np.arange(len(source)), workers.map)
+    return ArraySource(
+        name=source.name,
+        images=images,
+        labels=labels,
+        num_classes=source.num_classes,
+        class_names=source.class_names,
+        factors={},
+    )
 
 
 def judge_rows(labels: np.ndarray, *, amount: float, seed: int) -> np.ndarray:

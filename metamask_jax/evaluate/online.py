@@ -10,7 +10,6 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from metamask_jax.config import flatten
 from metamask_jax.core.mask import mask_weights
 from metamask_jax.data.sources import Source
 from metamask_jax.data.splits import Splits, configured_splits
@@ -32,7 +31,6 @@ _log = logging.getLogger(__name__)
 _FEW = 2048  # test pictures: enough for a spectrum and what the report shows
 _LEAST_IMAGES = 2  # one has no spread
 _SAMPLES = 6  # training pictures that the report shows with their views
-_LABEL_USERS = {"method.name": "supervised", "meta.outer": "labels"}  # what learns from the labels of the set
 
 
 def pretrain(
@@ -161,12 +159,10 @@ class OnlineEvaluator:
                 f"config.eval.k={settings.k}; expected at most {len(train)}, the training pictures of {train.name!r} "
                 "that kNN has here"
             )
-        labels_used = [key for key, value in _LABEL_USERS.items() if flatten(self._config).get(key) == value]
-        if self._opened.held_out and labels_used:
+        if self._opened.held_out and self._config.method.name == "supervised":
             raise DataError(
-                f"{train.name!r} has no labelled test split, and config.{labels_used[0]}="
-                f"{_LABEL_USERS[labels_used[0]]!r} would learn the labels that it is judged by; expected a folder "
-                "test/ beside train/"
+                f"{train.name!r} has no labelled test split, and config.method.name='supervised' would learn the "
+                "labels that it is judged by; expected a folder test/ beside train/"
             )
 
     def __call__(self, state: TrainState) -> dict[str, float]:

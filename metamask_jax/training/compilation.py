@@ -181,13 +181,18 @@ def lower_step(config: ConfigDict, devices: Sequence[Any], picture: Sequence[int
 def _arguments(config: ConfigDict, devices: int, picture: Sequence[int]) -> tuple[Any, Any]:
     """Shapes of the state and of a batch in its shares."""
     share = (devices, config.train.batch_size // devices)
-    images: Any = jax.ShapeDtypeStruct((*share, *picture), jnp.uint8)
     places: Any = jax.ShapeDtypeStruct(share, jnp.int32)
-    batch: Batch | Pair | Judged = Batch(images, places, places, places)
+
+    def batch_of(*shape: int) -> Batch:
+        images: Any = jax.ShapeDtypeStruct((*share, *shape), jnp.uint8)
+        return Batch(images, places, places, places)
+
+    batch: Batch | Pair | Judged = batch_of(*picture)
     if looks_ahead(config):
         batch = Pair(batch, batch)
     elif has_judge(config):
-        batch = Judged(batch, batch)  # few labelled images may be fewer
+        # Labelled images may be fewer than these; they come whole, also where the host crops views.
+        batch = Judged(batch, batch_of(*picture[-3:]) if config.meta.outer == "labels" else batch)
     return jax.eval_shape(lambda: init_state(config)), batch
 
 

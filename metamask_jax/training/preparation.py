@@ -94,7 +94,7 @@ def prepare(
     # Part of the configuration from now on: a method may remember every image.
     config = apply_overrides(config, {"data.size": str(len(source))})
     if has_judge(config) and config.meta.outer == "labels":
-        labelled_source(config)  # which refuses what cannot judge
+        processes.main_first(lambda: labelled_source(config))  # which refuses what cannot judge
     plan = Plan.of(config, len(source))
     if distributed.is_main():
         check_workdir(workdir, config, accept_changes=accept_changes, restart=restart)

@@ -7,17 +7,17 @@ import jax
 from ml_collections import ConfigDict
 
 from metamask_jax.core.state import Judged, Pair
-from metamask_jax.data.judging import judge_batch_size, judge_seed, labelled_images, with_judges, with_next
+from metamask_jax.data.judging import at_hand, judge_batch_size, judge_seed, labelled_images, with_judges, with_next
 from metamask_jax.data.loader import Batch, batches, prefetch, with_previous
-from metamask_jax.data.sources import Source, open_configured
+from metamask_jax.data.sources import Source
+from metamask_jax.data.splits import configured_splits
 from metamask_jax.training import distributed
 from metamask_jax.training.state import has_judge, looks_ahead
 
 
 def labelled_source(config: ConfigDict) -> Source:
-    """The labelled images that may judge the mask: never any of the test split."""
-    source = open_configured(config.data, split="train")
-    return labelled_images(source, amount=config.meta.labels, seed=config.train.seed)
+    """The labelled images that may judge the mask: never any that features are tested on."""
+    return labelled_images(configured_splits(config.data), amount=config.meta.labels, seed=config.train.seed)
 
 
 def batch_stream(
@@ -43,7 +43,7 @@ def batch_stream(
 
 def _judges(config: ConfigDict, slices: partial, ahead: partial, steps: int) -> Generator[Batch]:
     """Labelled images, in an order of their own."""
-    labelled = labelled_source(config)
+    labelled = at_hand(labelled_source(config))
     size = judge_batch_size(
         len(labelled), batch_size=config.train.batch_size, parts=jax.device_count() * config.train.accumulate
     )
