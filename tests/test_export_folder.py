@@ -72,6 +72,14 @@ def test_an_encoder_that_is_no_resnet_has_our_own_names(conv: Run, tmp_path: pat
     assert "Not measured yet" in (tmp_path / "conv" / "README.md").read_text()
 
 
+def test_the_card_says_that_labels_judged_the_mask(conv: Run, tmp_path: pathlib.Path) -> None:
+    config = conv.config.copy_and_resolve_references()
+    config.meta.update(outer="labels", labels=0.25)
+    export_folder(with_workdir(conv._replace(config=config), tmp_path / "none"), tmp_path / "out")
+    said = (tmp_path / "out" / "README.md").read_text().replace("\n", " ")
+    assert "with a mask learned by `exact`, which labels judged (`meta.labels=0.25`)" in said
+
+
 def test_the_card_has_data_command_and_accuracy_of_this_step(exported: pathlib.Path, small: Run) -> None:
     card = (exported / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: metamask_jax\n")

@@ -184,7 +184,10 @@ def test_rows_of_several_sets_say_each_which_it_is(tmp_path: pathlib.Path) -> No
 def test_what_a_run_is_does_not_claim_a_mask_that_was_not_learned() -> None:
     config = {"data.name": "cifar10", "encoder.name": "conv", "meta.estimator": "exact"}
     assert facts(config) == ["cifar10", "encoder conv", "mask learned, exact"]
-    assert facts(config | {"mask.learn": False}) == ["cifar10", "encoder conv", "mask not learned"]
+    judged = config | {"meta.outer": "labels"}
+    assert facts(judged)[-1] == "mask learned, exact, judged by labels"
+    for unlearned in (config, judged):
+        assert facts(unlearned | {"mask.learn": False}) == ["cifar10", "encoder conv", "mask not learned"]
 
 
 @pytest.mark.parametrize("skipped", [0, 3])

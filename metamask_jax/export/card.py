@@ -34,6 +34,8 @@ def model_card(run: Run, config: ConfigDict, *, name: str, source: str, timm: bo
     kind += f", {encoder.stem} stem" if encoder.name.startswith("resnet") else ""
     size = sum(leaf.size for leaf in jax.tree.leaves(run.state.params["encoder"]))
     learned = f"with a mask learned by `{config.meta.estimator}`" if config.mask.learn else "without mask learning"
+    if config.mask.learn and config.meta.outer == "labels":
+        learned += f", which labels judged (`meta.labels={config.meta.labels:g}`)"
     parts = [
         _header(config),
         f"# {name}",

@@ -59,6 +59,8 @@ def render(run: LoggedRun) -> str:
 def facts(config: dict[str, Any]) -> list[str]:
     """What a run is: data, method, encoder and what learns the mask, as far as the configuration by key tells."""
     forms = {"data.name": "{}", "method.name": "{}", "encoder.name": "encoder {}", "meta.estimator": "mask learned, {}"}
+    if config.get("meta.outer") == "labels":
+        forms["meta.estimator"] += ", judged by labels"
     if config.get("mask.learn") is False:
         forms["meta.estimator"] = "mask not learned"
     return [form.format(config[key]) for key, form in forms.items() if key in config]

@@ -191,8 +191,9 @@ def _newest(run: PreparedRun) -> str:
 
 def _describe(run: PreparedRun, start: int) -> str:
     config, plan = run.config, run.plan
+    learning = config.meta.estimator + (", judged by labels" if config.meta.outer == "labels" else "")
     return (
         f"{config.method.name} on {config.data.name} with {config.encoder.name}, mask learning "
-        f"{config.meta.estimator if config.mask.learn else 'off'}: steps {start + 1} to {plan.total_steps} "
+        f"{learning if config.mask.learn else 'off'}: steps {start + 1} to {plan.total_steps} "
         f"({plan.steps_per_epoch} per epoch) on {jax.device_count()} {jax.default_backend()} device(s)"
     )
