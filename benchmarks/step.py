@@ -6,8 +6,9 @@
 Steps run in turns and medians are compared, so that a ratio means something on a busy machine. Both sides get ready
 views: augmentation is in neither. `joint` trains encoder and heads with the mask fixed; `meta` also trains the mask,
 here by the exact meta-gradient, there by the authors' finite difference; `recomputed` (the same meta-gradient in less
-memory), `lookahead` and `head`, whose trial step moves the heads only, are ours alone. FLOPs are those of the same
-program with plain convolutions, so a kernel that multiplies less can exceed the machine's matrix product.
+memory), `lookahead`, `head`, whose trial step moves the heads only, and `labels`, the same with as many labelled images
+to judge the mask, are ours alone. FLOPs are those of the same program with plain convolutions, so a kernel that
+multiplies less can exceed the machine's matrix product.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import numpy as np
 
 from metamask_jax.augment import CustomViews
 from metamask_jax.config import apply_overrides, default_config, official
-from metamask_jax.core.state import Pair
+from metamask_jax.core.state import Judged, Pair
 from metamask_jax.data.loader import Batch
 from metamask_jax.kernels.process import keep_freed_memory
 from metamask_jax.training.registry import REGISTRY, validate
@@ -37,6 +38,7 @@ SETTINGS = {
     "recomputed": {"meta.estimator": "exact_recomputed"},
     "lookahead": {"meta.estimator": "lookahead"},
     "head": {"meta.scope": "head"},
+    "labels": {"meta.scope": "head", "meta.outer": "labels"},
 }
 STEPS = tuple(SETTINGS)
 MATMUL = 2048  # rows and columns of the product that stands for the machine's peak
@@ -44,9 +46,11 @@ MATMUL = 2048  # rows and columns of the product that stands for the machine's p
 READY = REGISTRY.extended(augmentations={"ready": lambda image_size: CustomViews(lambda images, keys: images)})
 
 
-def our_steps(encoder: str, batch: int, width: float = 1.0) -> dict[str, tuple[Callable, TrainState, Batch | Pair]]:
+def our_steps(
+    encoder: str, batch: int, width: float = 1.0
+) -> dict[str, tuple[Callable, TrainState, Batch | Pair | Judged]]:
     """Each training step with the state and the batch of noise that it starts from."""
-    steps = {}
+    steps: dict[str, tuple[Callable, TrainState, Batch | Pair | Judged]] = {}
     for name, overrides in SETTINGS.items():
         config = official(default_config())
         config.encoder.update(name=encoder, width=width)
@@ -60,6 +64,9 @@ def our_steps(encoder: str, batch: int, width: float = 1.0) -> dict[str, tuple[C
             state = state.replace(step=state.step + 1)
             others = pictures._replace(images=jnp.roll(pictures.images, 1, axis=1))
             steps[name] = step, state, Pair(others, pictures)
+        elif name == "labels":
+            few = pictures._replace(images=jnp.flip(pictures.images[:1]), labels=pictures.labels % 10)
+            steps[name] = step, state, Judged(pictures, few)
         else:
             steps[name] = step, state, pictures
     return steps
@@ -118,6 +125,7 @@ def ratios(seconds: dict[str, float], flops: dict[str, float]) -> dict[str, floa
         "recomputed_vs_meta": ("recomputed", "meta"),
         "lookahead_vs_joint": ("lookahead", "joint"),
         "head_vs_joint": ("head", "joint"),
+        "labels_vs_joint": ("labels", "joint"),
     }
     found = {name: seconds[a] / seconds[b] for name, (a, b) in pairs.items() if a in seconds and b in seconds}
     if "meta" in seconds:

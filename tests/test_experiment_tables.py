@@ -241,7 +241,7 @@ def test_long_runs_are_compared_under_their_masks_and_show_their_curves():
         ("JC", "cpu", 24),
         *((name, "cpu", 3) for name in ("B", "F1a", "F4", "F6", "T2", "T6")),
         ("D", "day", 3),
-        ("Q", "cpu", 5),
+        ("Q", "cpu", 10),
     ],
 )
 def test_tables_of_kept_cells_are_those_that_the_cells_give(name, scale, seeds, tmp_path):
