@@ -12,7 +12,7 @@ four times in five (`statistics.detectable`).
 
 from metamask_jax.experiments.base import Cell, Experiment, Report, Results, Table
 from metamask_jax.experiments.judges import NO_MASK, J, datasets_of, judged
-from metamask_jax.experiments.names import DATASET_NAMES
+from metamask_jax.experiments.names import ACCURACIES, DATASET_NAMES, FOUND, SAME_RUN
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.experiments.statistics import adjusted_p, difference_text, mean_text, paired_difference
 
@@ -24,14 +24,12 @@ _CAPTION = (
 )
 _HEADER = (
     "",
-    "kNN of h (%)",
-    "kNN of h*m (%)",
-    "linear of h (%)",
+    *ACCURACIES,
     "kNN of h*m, to no mask [95 %]",
     "p, adjusted",
-    "kNN of h*m, to h of the same run [95 %]",
+    SAME_RUN,
     "linear, to no mask [95 %]",
-    "AUC: a low weight means confounder",
+    FOUND,
 )
 
 
@@ -71,7 +69,7 @@ def _report(results: Results) -> Report:
 
 
 def _accuracies(run: Results) -> list[str]:
-    return [mean_text(run.of(quantity)) for quantity in ("knn.accuracy", "knn.masked", "linear.accuracy")]
+    return [mean_text(run.of(quantity)) for quantity in ACCURACIES.values()]
 
 
 JC = Experiment(

@@ -2,6 +2,7 @@
 
 from metamask_jax.config import apply_overrides, load_config
 from metamask_jax.experiments.base import Cell, Experiment, Report, Results, Table
+from metamask_jax.experiments.names import ACCURACIES, FOUND, SAME_RUN
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.experiments.statistics import adjusted_p, difference_text, mean_text, paired_difference
 
@@ -35,13 +36,11 @@ _CAPTION = (
 )
 _HEADER = (
     "",
-    "kNN of h (%)",
-    "kNN of h*m (%)",
-    "linear of h (%)",
-    "kNN of h*m, to h of the same run [95 %]",
+    *ACCURACIES,
+    SAME_RUN,
     "p, adjusted",
     "kNN of h*m, to a fixed mask [95 %]",
-    "AUC: a low weight means confounder",
+    FOUND,
 )
 
 
@@ -64,7 +63,7 @@ def _report(results: Results) -> Report:
     }
     adjusted, rows = adjusted_p(gains), []
     for run, part in runs.items():
-        row = [run, *(mean_text(part.of(name)) for name in ("knn.accuracy", "knn.masked", "linear.accuracy"))]
+        row = [run, *(mean_text(part.of(quantity)) for quantity in ACCURACIES.values())]
         if run == _FIXED:
             row += [""] * 4
         else:

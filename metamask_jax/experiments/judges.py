@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from metamask_jax.experiments.base import Cell, Experiment, Report, Results, Table
 from metamask_jax.experiments.measures import LABEL_SHARES
-from metamask_jax.experiments.names import DATASET_NAMES
+from metamask_jax.experiments.names import ACCURACIES, DATASET_NAMES, FOUND, SAME_RUN
 from metamask_jax.experiments.scales import Scale
 from metamask_jax.experiments.statistics import (
     Difference,
@@ -102,12 +102,10 @@ def _report(results: Results) -> Report:
 
 _HEADER = (
     "judge",
-    "kNN of h (%)",
-    "kNN of h*m (%)",
-    "linear of h (%)",
+    *ACCURACIES,
     "kNN of h*m, to no mask [95 %]",
     "p, adjusted",
-    "kNN of h*m, to h of the same run [95 %]",
+    SAME_RUN,
     "kNN of h*m, to a mask fitted afterwards with the same labels [95 %]",
     "kNN of h, to no mask [95 %]",
     "linear, to no mask [95 %]",
@@ -116,7 +114,7 @@ _FOUND_HEADER = (
     "judge",
     "spread of the mask",
     "rank correlation with class minus nuisance",
-    "AUC: a low weight means confounder",
+    FOUND,
     "its error by chance",
     "dominated by a nuisance",
 )
@@ -149,7 +147,7 @@ def _accuracy_rows(part: Results, differences: Mapping[str, Difference]) -> list
     rows = []
     for run in part.levels("run"):
         own = part.where(run=run)
-        row = (str(run), *(mean_text(own.of(q)) for q in ("knn.accuracy", "knn.masked", "linear.accuracy")))
+        row = (str(run), *(mean_text(own.of(q)) for q in ACCURACIES.values()))
         if run == NO_MASK:
             rows.append((*row, *[""] * 6))
             continue
