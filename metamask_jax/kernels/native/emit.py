@@ -122,6 +122,13 @@ class Emitter:
         stored = self.builder.store(vector, pointer, align=self.machine.bits // 8)
         stored.set_metadata("nontemporal", self._module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
 
+    def prefetch(self, pointer: ir.Value) -> None:
+        """Asks for a line of a cache, wherever it may be."""
+        kind, name = ir.IntType(32), "llvm.prefetch.p0"
+        if name not in self._module.globals:
+            ir.Function(self._module, ir.FunctionType(ir.VoidType(), [POINTER, kind, kind, kind]), name)
+        self.builder.call(self._module.globals[name], [pointer, *(ir.Constant(kind, i) for i in (0, 2, 1))])
+
     def constant(self, number: float) -> ir.Constant:
         """A vector whose entries are all the same number."""
         return ir.Constant(self._vector, [number] * self.lanes)

@@ -9,6 +9,9 @@ from llvmlite import ir
 from metamask_jax.kernels.native.emit import VECTOR, Emitter, Index, value
 from metamask_jax.kernels.native.transform import Grid, Pair, Scattered, Square, transform
 
+_LINE = 64  # bytes of a line of a cache
+_AHEAD = 2**18  # bytes that are asked for before their turn; more would drive out what is being worked on
+
 
 class Images(NamedTuple):
     """Images whose tiles are read or written.
@@ -75,6 +78,33 @@ def gather(
         emit.columns(channels, piece)
 
     for_tiles(emit, images, some, tiles, (len(down[0]), len(across[0])), table, tile)
+
+
+def fetch(
+    emit: Emitter, images: Images, some: tuple[Index, int], tiles: tuple[int, int], part: ir.Value, parts: int
+) -> None:
+    """Asks for a part of the pixels of the tiles that come next, so that they are in a cache when their turn comes.
+
+    Args:
+      emit: where to write the code.
+      images: where they are.
+      some: the first tile of those before, and how many there are.
+      tiles: how many an image has downwards and across.
+      part: which part.
+      parts: how many there are.
+    """
+    (first, count), (height, width, channels) = some, images.shape
+    numbers = count * height * width * channels // prod(tiles)
+    if numbers * emit.bytes > _AHEAD or 2 * prod(tiles) * prod(images.step) < height * width:
+        return  # the latter: tiles of a narrow stretch, between which there are many pixels of others
+    # Tiles follow each other as pixels do, but for those that they share.
+    before = emit.scaled(emit.builder.add(value(first), value(count)), height * width * channels)
+    line = _LINE // emit.bytes
+    lines = -(-numbers // (line * parts))
+    here = emit.at(
+        images.pointer, emit.builder.udiv(value(before), value(prod(tiles))), emit.scaled(part, lines * line)
+    )
+    emit.repeat(lines, lambda i: emit.prefetch(emit.at(here, emit.scaled(i, line))))
 
 
 def for_tiles(

@@ -27,7 +27,7 @@ from metamask_jax.kernels.native.emit import VECTOR, Emitter, Index, Product, va
 from metamask_jax.kernels.native.ffi import Body, call, parts, shares
 from metamask_jax.kernels.native.plans import Plan, Region, backward, forward, suits
 from metamask_jax.kernels.native.points import Matrix, transposed
-from metamask_jax.kernels.native.tiles import Images, apart, for_tiles, gather
+from metamask_jax.kernels.native.tiles import Images, apart, fetch, for_tiles, gather
 from metamask_jax.kernels.native.transform import Grid, Square, transform, transpose
 
 __all__ = ["conv", "conv_dw", "conv_dx", "conv_tangent", "suits"]
@@ -200,13 +200,14 @@ def _conv(plan: Plan, batch: int, channels: int, out: int, block: int, pairs: in
         y = emit.at(y, emit.scaled(part, share * prod(output)))
 
         def some(region: Region, first: Index, length: int) -> None:
-            def multiply(weights: ir.Value, *, accumulate: bool) -> None:
+            def multiply(weights: ir.Value, following: Images, *, accumulate: bool) -> None:
                 product = Product(a_row=channels, c_row=None, sums=((channels, 1),), accumulate=accumulate)
 
                 def point(p: ir.Value) -> None:
                     places = zip(
                         (inputs, weights, outputs), (p, emit.chosen(region.kernels, p), p), points, strict=True
                     )
+                    fetch(emit, following, (first, length), region.tiles, p, len(region.kernels))
                     emit.product(product, length, out, *(emit.at(a, emit.scaled(i, size)) for a, i, size in places))
 
                 emit.repeat(len(region.kernels), point)
@@ -224,10 +225,10 @@ def _conv(plan: Plan, batch: int, channels: int, out: int, block: int, pairs: in
                 emit.columns(out, piece)
 
             tiles = (first, length), region.tiles
-            for i, (x, weights) in enumerate(zip(pictures, operands[1::2], strict=True)):
-                source = Images(x, image, region.first, region.step, zeros)
+            sources = [Images(x, image, region.first, region.step, zeros) for x in pictures]
+            for i, (source, weights) in enumerate(zip(sources, operands[1::2], strict=True)):
                 gather(emit, source, *tiles, region.input, (inputs, block), table)
-                multiply(weights, accumulate=i > 0)
+                multiply(weights, source, accumulate=i > 0)
             results = Images(y, output, region.target, region.size, spare)
             for_tiles(emit, results, *tiles, region.size, table, scatter)
 
@@ -260,6 +261,8 @@ def _conv_dw(plan: Plan, batch: int, channels: int, out: int, block: int, count:
             def multiply(p: ir.Value) -> None:
                 which = p, p, emit.chosen(region.kernels, p)
                 places = zip((inputs, gradients, products), which, points, strict=True)
+                for following in (pictures, slopes) if own == channels else (slopes,):
+                    fetch(emit, following, (first, length), region.tiles, p, len(region.kernels))
                 emit.product(product, own, out, *(emit.at(a, emit.scaled(i, size)) for a, i, size in places))
 
             pictures = Images(x, image, region.first, region.step, zeros)
