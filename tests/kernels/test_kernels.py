@@ -19,6 +19,7 @@ from llvmlite import ir
 
 from metamask_jax.kernels.native import ffi, suits_winograd, winograd
 from metamask_jax.kernels.native.emit import Emitter, Machine, Product
+from metamask_jax.kernels.native.plans import forward
 
 OPERATIONS = {
     "conv": cpu_kernels.CONV,
@@ -158,6 +159,29 @@ def test_outputs_written_past_the_caches_are_the_same_to_the_bit(bits: int, monk
             monkeypatch.setattr(winograd, "_STREAMED", least)
             found.append(np.asarray(OPERATIONS[operation]["winograd"](*arrays, geometry)))
         np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_large_kernels_written_past_the_caches_are_the_same_to_the_bit(
+    turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix, w = forward(geometry_of(CASES[0])).kernel, np.random.default_rng(0).normal(size=(3, 3, 32, 48))
+    found = []
+    for most in (2**62, 1):
+        monkeypatch.setattr(winograd, "_LARGE", most)
+        found.append(np.asarray(winograd._transformed(jnp.float32(w), matrix, turned=turned))[:, : 32 * 48])
+    np.testing.assert_array_equal(*found)
+    assert np.abs(found[0]).min(axis=1).max() > 0
+
+
+@pytest.mark.parametrize("images", [3, 5])
+def test_a_weight_gradient_of_one_block_or_of_more_is_the_same(images: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    geometry = Geometry.make(image=(8, 8), window=(3, 3), strides=(1, 1), padding="SAME")
+    monkeypatch.setattr(winograd, "shares", lambda *counts: 1)
+    monkeypatch.setattr(winograd, "_BLOCK", 12)  # tiles, of four in an image
+    arrays = operands(geometry, "conv_dw", "float32", batch=images)
+    expected = on_xla("conv_dw", arrays, geometry)
+    assert relative_error(winograd.conv_dw(*arrays, geometry), expected) < 1e-5
 
 
 # Tiles of the first image fill whole blocks: its kernels have no second copy of their code, for the rest, to compile.

@@ -35,6 +35,7 @@ __all__ = ["conv", "conv_dw", "conv_dx", "conv_tangent", "suits"]
 # Tiles whose transforms are multiplied at once: whole pieces of a product on every machine. Few, so that they stay in a
 # core's own cache; more where the kernel at all points stays in none, and is read from memory for every block.
 _BLOCK, _LONG_BLOCK = 24, 66
+_LONGEST_BLOCK = 132  # of weight gradients, which would otherwise be read and written at all points for every block
 _LARGE = 2**23  # numbers
 _STREAMED = 2**20  # numbers of an output from which on it goes past the caches: they would lose it before it is read
 
@@ -61,7 +62,7 @@ def conv_dw(x: jax.Array, dy: jax.Array, geometry: Geometry) -> jax.Array:
     rounds = shares(len(x), channels * out)
     count = parts(channels // VECTOR) if rounds == 1 else 1
     batch = len(x) // rounds
-    block = _block(plan, channels * out, batch)
+    block = _block(plan, channels * out, batch, long=_LONGEST_BLOCK)
     scratch = rounds * count * sum(_dw_sizes(plan, block, channels // count, out))
     shapes = (rounds, *geometry.window, channels, out), (scratch,)
     settings = plan, batch, channels, out, block, count
@@ -94,13 +95,19 @@ def _transformed(w: jax.Array, matrix: Matrix, *, turned: bool) -> jax.Array:
     count = parts(channels // VECTOR)
     results = [(len(matrix) ** 2, apart(channels * out)), (count * taps**2 * VECTOR**2,)]
     kernel, results = (_turned_kernel, results) if turned else (_kernel, results[:1])
-    return call(kernel, (matrix, channels, out, count), (w,), *results, parts=count)[0]
+    settings = matrix, channels, out, count, prod(results[0]) > _LARGE
+    return call(kernel, settings, (w,), *results, parts=count)[0]
 
 
-def _block(plan: Plan, kernel: int, images: int) -> int:
+def _block(plan: Plan, kernel: int, images: int, long: int = _LONG_BLOCK) -> int:
     """How many tiles of some images to multiply at once with kernels of so many numbers at each point."""
     most = images * max(prod(region.tiles) for region in plan.regions)
-    return min(_LONG_BLOCK if len(plan.kernel) ** 2 * kernel > _LARGE else _BLOCK, most)
+    return min(long if len(plan.kernel) ** 2 * kernel > _LARGE else _BLOCK, most)
+
+
+def _has_all_points(plan: Plan) -> bool:
+    """Whether a weight gradient has terms at every point, also where all tiles are shorter than the usual ones."""
+    return all(len(region.kernels) == len(plan.kernel) ** 2 for region in plan.regions)
 
 
 def _sizes(plan: Plan, block: int, channels: int, out: int) -> list[int]:
@@ -127,7 +134,7 @@ def _arrays(emit: Emitter, scratch: ir.Value, part: ir.Value, sizes: Sequence[in
     return found
 
 
-def _kernel(matrix: Matrix, channels: int, out: int, count: int) -> Body:
+def _kernel(matrix: Matrix, channels: int, out: int, count: int, streamed: bool) -> Body:
     """The transformed kernel, packed at every point; each part has some of the input channels."""
     (side, taps), point = (len(matrix), len(matrix[0])), apart(channels * out)
 
@@ -141,7 +148,8 @@ def _kernel(matrix: Matrix, channels: int, out: int, count: int) -> Body:
                 here = emit.at(w, emit.scaled(c, out), start)
                 for v, there in enumerate(emit.packed(kernel, channels, start, vectors, c)):
                     source = Square(emit.at(here, v * emit.lanes), taps * channels * out, channels * out)
-                    transform(emit, (matrix, matrix), source, Square(there, side * point, point))
+                    target = Square(there, side * point, point)
+                    transform(emit, (matrix, matrix), source, target, streamed=streamed)
 
             emit.repeat(channels // count, channel)
 
@@ -150,7 +158,7 @@ def _kernel(matrix: Matrix, channels: int, out: int, count: int) -> Body:
     return body
 
 
-def _turned_kernel(matrix: Matrix, channels: int, out: int, count: int) -> Body:
+def _turned_kernel(matrix: Matrix, channels: int, out: int, count: int, streamed: bool) -> Body:
     """The same from `[r, r, out, channels]`, turned round: squares of both channels are transposed in registers."""
     (side, taps), point = (len(matrix), len(matrix[0])), apart(channels * out)
 
@@ -173,7 +181,8 @@ def _turned_kernel(matrix: Matrix, channels: int, out: int, count: int) -> Body:
                     def row(j: ir.Value, v: int = v) -> None:
                         source = Square(emit.at(last, emit.scaled(j, emit.lanes)), -taps * size, -size)
                         there = emit.packed(kernel, channels, start, vectors, emit.builder.add(c, j))[v]
-                        transform(emit, (matrix, matrix), source, Square(there, side * point, point))
+                        target = Square(there, side * point, point)
+                        transform(emit, (matrix, matrix), source, target, streamed=streamed)
 
                     emit.repeat(taps**2, tap)
                     emit.repeat(emit.lanes, row)
@@ -244,6 +253,7 @@ def _conv_dw(plan: Plan, batch: int, channels: int, out: int, block: int, count:
     image, output = (*plan.image, channels), (*plan.output, out)
     points = [apart(size) for size in (block * own, block * out, own * out)]
     sizes = _dw_sizes(plan, block, own, out)
+    at_once = len(plan.regions) == 1 and batch * prod(plan.regions[0].tiles) == block and _has_all_points(plan)
 
     def body(emit: Emitter, buffers: Sequence[ir.Value], part: ir.Value) -> None:
         x, dy, dw, scratch = buffers
@@ -252,11 +262,12 @@ def _conv_dw(plan: Plan, batch: int, channels: int, out: int, block: int, count:
         x = emit.at(x, emit.scaled(share, batch * prod(image)), emit.scaled(place, own))
         dy = emit.at(dy, emit.scaled(share, batch * prod(output)))
         dw = emit.at(dw, emit.scaled(share, taps**2 * channels * out), emit.scaled(place, own * out))
-        emit.zero(rows**2 * points[2], products)
+        if not at_once:
+            emit.zero(rows**2 * points[2], products)
         emit.zero(own + out, zeros)  # and what is spare elsewhere: gradients may have more channels
 
         def some(region: Region, first: Index, length: int) -> None:
-            product = Product(a_row=1, c_row=None, sums=((length, own),), accumulate=True)
+            product = Product(a_row=1, c_row=None, sums=((length, own),), accumulate=not at_once)
 
             def multiply(p: ir.Value) -> None:
                 which = p, p, emit.chosen(region.kernels, p)
