@@ -153,7 +153,8 @@ def test_an_encoder_in_the_box_comes_back_bit_for_bit() -> None:
     ],
 )
 def test_what_the_box_does_not_have_is_one_sentence_and_exit_code_2(name, message, tmp_path, capsys) -> None:
-    wider = [f"--config.{key}={value}" for key, value in (NARROW | {"encoder.width": "0.5"}).items()]
+    changed = NARROW | {"encoder.width": "0.5", "encoder.features": "None"}
+    wider = [f"--config.{key}={value}" for key, value in changed.items()]
     data = [f"--config.data.dir={tmp_path / 'data'}", "--config.data.options.train_size=128"]
     command = ["--config=quickstart", f"--workdir={tmp_path / 'run'}", f"--config.init.from={name}", *wider, *data]
     assert main(command) == 2

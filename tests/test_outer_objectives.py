@@ -207,6 +207,12 @@ def test_pictures_of_many_sizes_judge_and_few_are_decoded_once(own_pictures, vie
     assert np.ptp(masks[0]) > 0
 
 
+def test_one_picture_of_every_class_cannot_judge(own_pictures):
+    with pytest.raises(ConfigError, match=r"^config\.meta\.labels=0\.05 gives one image of every class; expected more"):
+        labelled_source(tiny_config(own_pictures | {"meta.labels": "0.05"}))
+    assert len(labelled_source(tiny_config(own_pictures | {"meta.labels": "4"}))) == 4
+
+
 def test_labelled_pictures_come_whole_to_a_program_whose_views_the_host_crops():
     config = tiny_config({"meta.outer": "labels", "data.views": "2"})
     lower_step(config, jax.devices()[:1], (2, config.data.image_size, config.data.image_size, 3))
