@@ -156,7 +156,13 @@ def test_what_the_box_does_not_have_is_one_sentence_and_exit_code_2(name, messag
     changed = NARROW | {"encoder.width": "0.5", "encoder.features": "None"}
     wider = [f"--config.{key}={value}" for key, value in changed.items()]
     data = [f"--config.data.dir={tmp_path / 'data'}", "--config.data.options.train_size=128"]
-    command = ["--config=quickstart", f"--workdir={tmp_path / 'run'}", f"--config.init.from={name}", *wider, *data]
+    command = [
+        "--config=quickstart:paper",
+        f"--workdir={tmp_path / 'run'}",
+        f"--config.init.from={name}",
+        *wider,
+        *data,
+    ]
     assert main(command) == 2
     assert capsys.readouterr().err.splitlines()[-1].endswith(message)
     assert not (tmp_path / "run").exists()
