@@ -23,6 +23,7 @@ TINY = {
     "data.augmentation": "eval",  # the fastest to compile
     "data.options.train_size": 64,
     "data.options.test_size": 32,
+    "meta.labels": 1.0,  # a share of so few has one of each class
     "encoder.width": 0.0625,
     "method.head": (16, 8),
     "loss.drr_head": (16,),
