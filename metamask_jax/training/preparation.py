@@ -94,7 +94,13 @@ def prepare(
     # Part of the configuration from now on: a method may remember every image.
     config = apply_overrides(config, {"data.size": str(len(source))})
     if has_judge(config) and config.meta.outer == "labels":
-        processes.main_first(lambda: labelled_source(config))  # which refuses what cannot judge
+        labelled = processes.main_first(lambda: labelled_source(config))  # which refuses what cannot judge
+        if distributed.is_main() and np.bincount(labelled.labels).max() < 2:
+            _log.warning(
+                "config.meta.labels=%g gives one image of every class, so that the mask stays as it is: images of a "
+                "class judge by each other",
+                config.meta.labels,
+            )
     plan = Plan.of(config, len(source))
     if distributed.is_main():
         check_workdir(workdir, config, accept_changes=accept_changes, restart=restart)
