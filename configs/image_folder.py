@@ -8,8 +8,9 @@ training. The settings are meant for small sets, on a CPU or a GPU: those of the
 `metamask_jax/config/recipes.py`, with at most 64 pictures per batch and no more than three quarters of the set, at
 least 20 epochs and at least 300 steps. The encoder is `conv` up to 64 pixels and ResNet-18 with the ImageNet stem
 above, both narrow: with a GPU and thousands of pictures, try `--config.encoder.width=1 --config.train.batch_size=256`.
-The trial step of the mask moves the heads alone, which costs a tenth of a step at most: no gain was seen from one that
-moves all weights (`--config.meta.scope=all`), for three times the price. They are not tuned: no result is claimed.
+The trial step of the mask moves the heads alone, which costs about a tenth of a step: no gain was seen from one that
+moves all weights (`--config.meta.scope=all`), for three times the price. The settings are not tuned: no result is
+claimed.
 """
 
 import os
