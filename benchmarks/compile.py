@@ -5,8 +5,8 @@
 Each figure is of a process of its own with nothing kept from before; both versions run in turns, and medians are
 compared. `trace` is what Python does, native kernels included, `compile` what XLA does, `weights` (of `CONFIG:init`)
 what the first state of a run takes. `start` is the whole command `run_pretrain.py --config quickstart` for one step,
-as each version has it, when an earlier start has left its programs: `first` without them, `second` with them. CPU seconds of all threads, so
-that a busy machine matters little.
+as each version has it, when an earlier start has left its programs: `first` without them, `second` with them. CPU
+seconds of all threads, so that a busy machine matters little.
 """
 
 import argparse

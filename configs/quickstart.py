@@ -6,8 +6,8 @@
 The first trains with and without mask learning and prints both beside raw pixels and the untrained encoder. Its mask is
 judged by the labels of a twentieth of the pictures, the one judge that was seen to help (docs/results.md), with a trial
 step of the heads, which costs little. `paper` is the paper's judge, the contrastive loss itself, with a trial step of
-all weights. Augmentation, optimiser and image size were picked in about fifteen short runs by kNN on the test split, the
-number of features and the mask's learning rate in fourteen, with other seeds than those of the results.
+all weights. Augmentation, optimiser and image size were picked in about fifteen short runs by kNN on the test split,
+the number of features and the mask's learning rate in fourteen, with other seeds than those of the results.
 """
 
 from ml_collections import ConfigDict
